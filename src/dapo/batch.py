@@ -1,0 +1,99 @@
+"""From groups to what the learner trains on: the batch of a step and its mini-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dapo.algorithm import group_advantages, kl_estimate, row_weights
+from dapo.config.schema import Config
+from dapo.types import Batch, Finish, Group, Rollout
+
+CutFunction = Callable[[Batch], list[list[int]]]
+
+
+def make_batch(groups: Sequence[Group], eos_ids: Sequence[int], config: Config) -> Batch:
+    """The rows of all groups, group by group. Advantages and row weights are still zero.
+
+    The loss mask holds generated tokens up to and including the first EOS. Under overlong
+    filtering a LENGTH-finished response has an empty mask: it leaves the loss, numerator and
+    denominator, but its reward stays in its group's statistics.
+    """
+    rows = [(group, rollout) for group in groups for rollout in group.rollouts]
+    lengths = [len(group.prompt.token_ids) + rollout.response.num_tokens for group, rollout in rows]
+    shape = (len(rows), max(lengths))
+    token_ids = np.zeros(shape, dtype=np.int64)
+    mask = np.zeros(shape, dtype=bool)
+    engine_logprobs = np.zeros(shape, dtype=np.float32)
+    for index, (group, rollout) in enumerate(rows):
+        prompt, response = group.prompt.token_ids, rollout.response
+        begin, end = len(prompt), lengths[index]
+        token_ids[index, :begin] = prompt
+        token_ids[index, begin:end] = response.token_ids
+        engine_logprobs[index, begin:end] = response.engine_logprobs
+        if not (_filters_overlong(config) and response.finish is Finish.LENGTH):
+            mask[index, begin:end] = _loss_mask(rollout, eos_ids)
+    return Batch(
+        draw=torch.tensor([group.draw for group, _ in rows]),
+        prompt_lengths=torch.tensor([len(group.prompt.token_ids) for group, _ in rows]),
+        lengths=torch.tensor(lengths),
+        token_ids=torch.from_numpy(token_ids),
+        loss_mask=torch.from_numpy(mask),
+        engine_logprobs=torch.from_numpy(engine_logprobs),
+        advantages=torch.zeros(len(rows)),
+        row_weights=torch.zeros(len(rows), dtype=torch.float64),
+    )
+
+
+def _filters_overlong(config: Config) -> bool:
+    return config.reward.overlong in ("filter", "soft+filter")
+
+
+def _loss_mask(rollout: Rollout, eos_ids: Sequence[int]) -> NDArray[np.bool_]:
+    """bool [L]: generated tokens up to and including the first EOS."""
+    response = rollout.response
+    is_eos = np.isin(response.token_ids, eos_ids) & response.generated
+    eos_before: NDArray[np.int64] = np.cumsum(is_eos) - is_eos
+    return np.asarray(response.generated & (eos_before == 0), dtype=bool)
+
+
+def with_advantages(batch: Batch, groups: Sequence[Group], config: Config) -> Batch:
+    """Group-relative advantages of the shaped rewards (Eq. 9), KL in the reward included.
+
+    With algorithm.kl.place = "reward", coef times the sum of the estimator over a response's
+    loss tokens is taken off its reward; the batch must then bring old_logprobs and ref_logprobs.
+    """
+    algorithm = config.algorithm
+    rewards = torch.tensor([[rollout.shaped_reward for rollout in group.rollouts] for group in groups])
+    if algorithm.kl.place == "reward":
+        assert batch.old_logprobs is not None
+        assert batch.ref_logprobs is not None
+        kl = kl_estimate(batch.old_logprobs, batch.ref_logprobs, batch.loss_mask).sum(dim=1)
+        rewards = rewards - algorithm.kl.coef * kl.view_as(rewards)
+    advantages = group_advantages(rewards, std_correction=algorithm.std_correction, eps=algorithm.advantage_eps)
+    return replace(batch, advantages=advantages.flatten())
+
+
+def minibatches(batch: Batch, config: Config, cut: CutFunction) -> Iterator[Batch]:
+    """mu mini-batches of whole groups, in the batch's order, each with its denominator handed in.
+
+    A batch with fewer groups than updates_per_step (on_exhausted = "train_short") gives as many
+    mini-batches as it has groups.
+    """
+    algorithm = config.algorithm
+    draws = list(dict.fromkeys(batch.draw.tolist()))
+    for part in np.array_split(np.arange(len(draws)), min(config.train.updates_per_step, len(draws))):
+        wanted = {draws[i] for i in part}
+        minibatch = batch.take([row for row, draw in enumerate(batch.draw.tolist()) if draw in wanted])
+        weights = row_weights(
+            minibatch.loss_tokens,
+            minibatch.draw,
+            algorithm.reduction,
+            constant_tokens=algorithm.constant_tokens,
+            microbatches=cut(minibatch) if algorithm.reduction == "microbatch" else None,
+        )
+        yield replace(minibatch, row_weights=weights)

@@ -1,0 +1,300 @@
+"""The composition root: the only file that names concrete backends."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dapo.algorithm import dapo_objective
+from dapo.config.load import from_tree, merge, parse_override, resolve
+from dapo.config.schema import Config
+from dapo.data import (
+    CheckedData,
+    LoadedData,
+    PromptStream,
+    PromptTemplate,
+    check_data,
+    check_evaluation,
+    tokenise_data,
+)
+from dapo.errors import ConfigError, UserError
+from dapo.grading import GroupGrader
+from dapo.learner.base import Learner
+from dapo.learner.torch_learner import LearnerSettings, Objective, TorchLearner
+from dapo.loop import Parts
+from dapo.model.loading import check_architecture, eos_ids, load_model, load_tokenizer, pick_device, pick_dtype
+from dapo.reward import Scorer
+from dapo.reward.functions import load_function
+from dapo.rollout.base import RolloutEngine
+from dapo.rollout.torch_engine import TorchEngine
+from dapo.run import checkpoint
+from dapo.run.directory import RunDirectory
+from dapo.run.manifest import code_revision, config_digest, data_digest, machine, versions
+from dapo.run.view import View
+from dapo.sampling import Collector
+from dapo.types import Prompt, TrainState
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A loaded tokenizer and what it says about ends of text."""
+
+    tokenizer: Any
+    eos_ids: tuple[int, ...]
+
+    def decode(self, token_ids: Any) -> str:
+        """Text of token ids, special tokens left out."""
+        return self.tokenizer.decode(list(token_ids), skip_special_tokens=True)  # type: ignore[no-any-return]
+
+
+def check_inputs(config: Config) -> tuple[Scorer, CheckedData]:
+    """Everything that can be checked before a model is loaded: rewards, data, answers."""
+    scorer = Scorer(config.reward)
+    checked = check_data(config, scorer.grader.check_gold if scorer.has_correctness else None)
+    make_objective(config)
+    return scorer, checked
+
+
+def make_objective(config: Config) -> Objective:
+    """The per-token loss that `algorithm.objective` names."""
+    algorithm = config.algorithm
+    if algorithm.objective == "dapo":
+        return partial(
+            dapo_objective,
+            clip_low=algorithm.clip_low,
+            clip_high=algorithm.clip_high,
+            clip_dual=algorithm.clip_dual,
+            log_ratio_clamp=algorithm.log_ratio_clamp,
+        )
+    if ":" not in algorithm.objective:
+        return plugin("dapo.objectives", algorithm.objective, "algorithm.objective", ("dapo",))  # type: ignore[no-any-return]
+    return load_function(algorithm.objective, "algorithm.objective")
+
+
+def plugin(group: str, name: str, field: str, built_in: tuple[str, ...]) -> Any:
+    """What a third party registered under an entry point group. Raises ConfigError."""
+    found = {point.name: point for point in importlib.metadata.entry_points(group=group)}
+    if name not in found:
+        known = ", ".join([*built_in, *sorted(found)])
+        raise ConfigError(f'{field} = "{name}": not known; there are: {known}')
+    return found[name].load()
+
+
+def max_tokens(config: Config) -> int:
+    """The longest sequence that training or evaluation can meet."""
+    response = max(config.sampling.max_response_tokens, config.eval.max_response_tokens or 0)
+    return config.data.max_prompt_tokens + response
+
+
+def make_engine(config: Config, model: Any, policy: Policy) -> RolloutEngine:
+    """The engine that `engine.kind` names."""
+    if config.engine.kind != "torch":
+        factory = plugin("dapo.engines", config.engine.kind, "engine.kind", ("torch",))
+        return factory(config, model, policy)  # type: ignore[no-any-return]
+    return TorchEngine(
+        model,
+        eos_ids=policy.eos_ids,
+        slots=config.engine.slots,
+        max_tokens=max_tokens(config),
+        decode=policy.decode,
+    )
+
+
+def make_learner(config: Config, model: Any, reference: Any | None, dtype: Any) -> Learner:
+    """The learner that `learner.kind` names."""
+    if config.learner.kind != "torch":
+        factory = plugin("dapo.learners", config.learner.kind, "learner.kind", ("torch",))
+        return factory(config, model, reference)  # type: ignore[no-any-return]
+    algorithm, train = config.algorithm, config.train
+    settings = LearnerSettings(
+        temperature=config.sampling.temperature,
+        tokens_per_microbatch=train.tokens_per_microbatch,
+        packing=train.packing,
+        logits_chunk_tokens=train.logits_chunk_tokens,
+        gradient_checkpointing=train.gradient_checkpointing,
+        weight_decay=train.weight_decay,
+        betas=train.betas,
+        adam_eps=train.adam_eps,
+        max_grad_norm=train.max_grad_norm,
+        clip_low=algorithm.clip_low,
+        clip_high=algorithm.clip_high,
+        clip_dual=algorithm.clip_dual,
+        log_ratio_clamp=algorithm.log_ratio_clamp,
+        importance_cap=algorithm.importance_cap,
+        kl_coef=algorithm.kl.coef if algorithm.kl.place == "loss" else 0.0,
+    )
+    return TorchLearner(model, settings, make_objective(config), dtype=dtype, reference=reference)
+
+
+def load_policy(config: Config) -> tuple[Policy, Any, Any]:
+    """(policy, learner's model in float32, engine's model in the compute type)."""
+    import torch
+
+    device = pick_device(config.model)
+    dtype = pick_dtype(config.model, device)
+    tokenizer = load_tokenizer(config.model)
+    learner_model = load_model(config.model, torch.float32, device)
+    check_architecture(learner_model, max_tokens(config))
+    engine_model = load_model(config.model, dtype, device)
+    return Policy(tokenizer, eos_ids(learner_model, tokenizer)), learner_model, engine_model
+
+
+def make_grader(config: Config, scorer: Scorer, policy: Policy) -> GroupGrader:
+    """The grader of draws."""
+    return GroupGrader(config, scorer.score, policy.decode, policy.eos_ids)
+
+
+def make_stream(config: Config, data: LoadedData) -> PromptStream:
+    """The training prompts in the order of the seed."""
+    return PromptStream(
+        data.by_source,
+        weights=data.weights,
+        seed=config.train.seed,
+        shuffle=config.data.shuffle,
+        repeat=config.data.repeat,
+    )
+
+
+def build(config: Config, run: RunDirectory, view: View) -> Parts:
+    """All parts of a training run, checked in the order of their cost. Nothing is trained yet."""
+    scorer, checked = check_inputs(config)
+    import torch
+
+    device = pick_device(config.model)
+    dtype = pick_dtype(config.model, device)
+    view.phase("loading the model")
+    policy, learner_model, engine_model = load_policy(config)
+    data = tokenise_data(config, checked, policy.tokenizer)
+    for note in data.notes:
+        view.say(f"note: {note}")
+    reference = load_model(config.model, torch.float32, device) if config.algorithm.kl.place != "off" else None
+    engine = make_engine(config, engine_model, policy)
+    grader = make_grader(config, scorer, policy)
+    stream = make_stream(config, data)
+    run.hold()
+    record(run, config, data)
+    return Parts(
+        config=config,
+        engine=engine,
+        learner=make_learner(config, learner_model, reference, dtype),
+        collector=Collector(config, engine, grader, stream.prompt),
+        grader=grader,
+        holdout=data.holdout,
+        eos_ids=policy.eos_ids,
+        run=run,
+        view=view,
+        save_tokenizer=policy.tokenizer.save_pretrained,
+    )
+
+
+def record(run: RunDirectory, config: Config, data: LoadedData) -> None:
+    """Writes config and manifest of a new run; holds a resumed one against its manifest.
+
+    Raises UserError when a resumed run's data, template or tokenizer are not the same.
+    """
+    prompts: list[Prompt] = [prompt for source in data.by_source for prompt in source]
+    digests = {"training_data": data_digest(prompts), "evaluation_data": data_digest(data.holdout)}
+    resolved = resolve(config)
+    if (run.path / "manifest.json").is_file():
+        before = run.read_json("manifest.json")["digests"]
+        for name, digest in digests.items():
+            if before[name] != digest:
+                raise UserError(
+                    f"--resume {run.path}: {name} is not what the run began with (problems, answers, template or "
+                    "tokenizer changed); start a new run"
+                )
+        run.write_json("config.resolved.json", resolved)
+        return
+    run.write_json(
+        "manifest.json",
+        {
+            "recipe": config.name,
+            "digests": {"config": config_digest(resolved), **digests},
+            "data": {
+                "training_prompts": len(prompts),
+                "evaluation_prompts": len(data.holdout),
+                "counts": dict(data.counts),
+                "notes": data.notes,
+            },
+            "code": code_revision(),
+            "versions": versions(),
+            "machine": machine(),
+        },
+    )
+    run.write_json("config.resolved.json", resolved)
+
+
+def config_of_run(run: RunDirectory) -> Config:
+    """The configuration a run was started with."""
+    return from_tree(run.read_json("config.resolved.json"))
+
+
+def resume(run: RunDirectory, config: Config, view: View) -> tuple[Parts, TrainState]:
+    """Parts and state of a run at its newest complete checkpoint."""
+    found = checkpoint.newest(run.checkpoints)
+    view.say(f"resuming from {found.path} (step {found.state.step})")
+    parts = build(config, run, view)
+    checkpoint.restore(found, parts.learner)
+    run.cut_after(found.state.step)
+    return parts, found.state
+
+
+def with_overrides(config: Config, words: tuple[str, ...]) -> Config:
+    """The config with key=value words on top."""
+    tree = resolve(config)
+    for word in words:
+        tree = merge(tree, parse_override(word))
+    return from_tree(tree)
+
+
+def with_model(config: Config, path: str) -> Config:
+    """The config with another model path."""
+    return config.model_copy(update={"model": config.model.model_copy(update={"path": path, "revision": None})})
+
+
+@dataclass(frozen=True, slots=True)
+class Sampler:
+    """An engine with what is needed to use it without a learner."""
+
+    config: Config
+    policy: Policy
+    engine: RolloutEngine
+    grader: GroupGrader
+
+
+def build_sampler(config: Config) -> Sampler:
+    """Tokenizer, engine and grader of a model, for evaluation and sampling."""
+    scorer = Scorer(config.reward)
+    device = pick_device(config.model)
+    tokenizer = load_tokenizer(config.model)
+    model = load_model(config.model, pick_dtype(config.model, device), device)
+    check_architecture(model, max_tokens(config))
+    policy = Policy(tokenizer, eos_ids(model, tokenizer))
+    return Sampler(config, policy, make_engine(config, model, policy), make_grader(config, scorer, policy))
+
+
+def evaluation_data(config: Config) -> CheckedData:
+    """The problems of `eval.data`, checked before any model is loaded. Raises ConfigError when there are none."""
+    scorer = Scorer(config.reward)
+    checked = check_evaluation(config, scorer.grader.check_gold if scorer.has_correctness else None)
+    if not checked.evaluation:
+        raise ConfigError('eval.data is empty; name a file or "holdout", e.g. --data problems.jsonl')
+    return checked
+
+
+def encode_turns(sampler: Sampler, turns: list[dict[str, str]]) -> Prompt:
+    """A prompt of chat turns (or of the one turn's text, for a raw template), without an answer."""
+    template = PromptTemplate(sampler.config, sampler.policy.tokenizer)
+    problem = turns[-1]["content"] if sampler.config.data.template == "raw" else turns
+    messages = template.messages(problem, {}, "the prompt")
+    text, ids = template.encode(messages, "" if messages is not None else str(problem))
+    room = max_tokens(sampler.config) - sampler.config.sampling.max_response_tokens
+    if len(ids) > room:
+        raise UserError(f"the prompt takes {len(ids)} tokens, over data.max_prompt_tokens = {room}")
+    return Prompt(
+        id="", messages=messages, text=text, answer=None, source="", token_ids=np.asarray(ids, dtype=np.int32)
+    )

@@ -1,0 +1,61 @@
+"""The command line. Results go to stdout, everything else to stderr.
+
+Exit codes: 0 done; 1 our bug; 2 the user's mistake (one clear line); 3 stopped on purpose,
+resumable; 4 ran, but a check failed; 130 second Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+
+import click
+
+from dapo import __version__
+from dapo.cli.inspect import config, doctor, grade, recipe
+from dapo.cli.train import train
+from dapo.cli.use import chat, evaluate, export, sample
+from dapo.errors import DapoError, Stopped, UserError
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="dapo")
+@click.option("-v", "--verbose", is_flag=True, help="Show what the parts log.")
+def group(verbose: bool) -> None:
+    """Train language models by reinforcement learning with verifiable rewards, after DAPO.
+
+    Begin with:  dapo train quickstart
+    """
+    root = logging.getLogger("dapo")
+    root.setLevel(logging.INFO if verbose else logging.WARNING)
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    root.handlers = [handler]
+
+
+for command in (train, evaluate, sample, chat, grade, config, doctor, export, recipe):
+    group.add_command(command)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs a command and exits with its code."""
+    try:
+        group.main(args=arguments, prog_name="dapo", standalone_mode=False)
+    except DapoError as error:
+        kind = "stopped" if isinstance(error, Stopped) else "error"
+        print(f"{kind}: {' '.join(error.message.split())}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except click.exceptions.Exit as error:
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        print(f"error: {error.format_message()}", file=sys.stderr)
+        sys.exit(UserError.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(0)
+    except Exception:
+        traceback.print_exc()
+        print("error: this is a bug in dapo; please report it with the lines above", file=sys.stderr)
+        sys.exit(1)

@@ -1,0 +1,148 @@
+"""Verbs that look at things: config, grade, recipe, doctor. The first three load no torch."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from dapo.cli.words import SETTINGS, WORDS, config_of
+from dapo.config import explain, recipe_names, resolve
+from dapo.config.load import load_config
+from dapo.config.schema import Config
+from dapo.errors import CheckFailed
+
+
+def toml_value(value: Any) -> str:
+    """A value as it is written in TOML and in key=value words; None is "off"."""
+    if value is None:
+        return '"off"'
+    if hasattr(value, "model_dump"):
+        value = value.model_dump(mode="json", exclude_defaults=True)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(k)} = {toml_value(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(toml_value(v) for v in value) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+@click.command(context_settings=SETTINGS)
+@WORDS
+@click.option("--explain", "with_meaning", is_flag=True, help="Meaning of each key, and its name in verl and TRL.")
+@click.option("--schema", is_flag=True, help="The JSON schema of a recipe, for editors.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def config(words: tuple[str, ...], with_meaning: bool, schema: bool, as_json: bool) -> None:
+    """Print the resolved configuration: every key with its value."""
+    if schema:
+        click.echo(json.dumps(Config.model_json_schema(), indent=2))
+        return
+    resolved = config_of(words) if words else None
+    if as_json:
+        click.echo(json.dumps(resolve(resolved or config_of(words)), indent=2, ensure_ascii=False))
+        return
+    if resolved is None and not with_meaning:
+        config_of(words)
+    sources = resolved.provenance if resolved else {}
+    for key, value, meaning, elsewhere in explain(resolved):
+        if key == "provenance":
+            continue
+        click.echo(f"{key} = {toml_value(value) if _has_value(value) else '(must be set)'}")
+        if with_meaning:
+            click.echo(f"    {meaning}" + (f"\n    elsewhere: {elsewhere}" if elsewhere else ""))
+            if key in sources:
+                click.echo(f"    from: {sources[key]}")
+
+
+def _has_value(value: Any) -> bool:
+    return type(value).__name__ != "PydanticUndefinedType"
+
+
+@click.command()
+@click.argument("text")
+@click.argument("gold")
+@click.option(
+    "--extract",
+    default="answer_line,boxed,last_number",
+    show_default=True,
+    help="Where the answer is looked for, in order.",
+)
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def grade(text: str, gold: str, extract: str, as_json: bool) -> None:
+    """Grade the response TEXT against the answer GOLD, as training does.
+
+    Exit code 0 whatever the verdict; 2 when GOLD itself can't be graded.
+    """
+    from dapo.reward import Grader
+
+    known = load_config({"model.path": "-", "data.source": "-", "reward.extract": extract.split(",")})
+    grader = Grader(known.reward.extract)
+    if reason := grader.check_gold(gold):
+        raise click.BadParameter(f"GOLD {gold!r} can't be graded: {reason}")
+    score = grader.score(text, gold)
+    result = {
+        "verdict": score.verdict.value,
+        "reward": score.reward,
+        "extracted": score.extracted,
+        "stage": score.stage,
+    }
+    if as_json:
+        click.echo(json.dumps(result, ensure_ascii=False))
+    else:
+        click.echo(f"{result['verdict']}  extracted: {result['extracted']}  by: {result['stage']}")
+
+
+@click.group()
+def recipe() -> None:
+    """List and show the shipped recipes."""
+
+
+@recipe.command("list")
+def recipe_list() -> None:
+    """Name and description of every shipped recipe."""
+    for name in recipe_names():
+        click.echo(f"{name:24s} {load_config(name).description}")
+
+
+@recipe.command("show", context_settings=SETTINGS)
+@WORDS
+def recipe_show(words: tuple[str, ...]) -> None:
+    """Every value of a recipe, with where it comes from."""
+    resolved = config_of(words)
+    for key, value, _, _ in explain(resolved):
+        if key != "provenance":
+            source = resolved.provenance.get(key)
+            click.echo(f"{key} = {toml_value(value)}" + (f"    # {source}" if source else ""))
+
+
+@click.command(context_settings=SETTINGS)
+@WORDS
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def doctor(words: tuple[str, ...], as_json: bool) -> None:
+    """Check what can be checked before training; without a recipe, print the environment.
+
+    Exit code 4 when a check fails.
+    """
+    from dapo import doctor as rooms
+
+    if not words:
+        report = rooms.environment()
+        if as_json:
+            click.echo(json.dumps(report, indent=2))
+        else:
+            for key, value in report.items():
+                click.echo(f"{key}: {value}")
+        return
+    checks = []
+    for check in rooms.checks(config_of(words)):
+        checks.append(check)
+        if not as_json:
+            click.echo(f"{'pass' if check.passed else 'FAIL'}  {check.name}: {check.found}")
+            if not check.passed:
+                click.echo(f"      mend: {check.mend}")
+    if as_json:
+        rows = [{"name": c.name, "passed": c.passed, "found": c.found, "mend": c.mend} for c in checks]
+        click.echo(json.dumps(rows, indent=2))
+    failed = [check.name for check in checks if not check.passed]
+    if failed:
+        raise CheckFailed(f"{len(failed)} of {len(checks)} checks failed: {', '.join(failed)}")

@@ -1,0 +1,113 @@
+"""dapo train."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dapo.cli.words import SETTINGS, WORDS, config_of, overrides_only
+from dapo.config import batch_line
+from dapo.config.schema import Config
+from dapo.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dapo.loop import Parts
+    from dapo.run.directory import RunDirectory
+
+
+@click.command(context_settings=SETTINGS)
+@WORDS
+@click.option("--output-dir", metavar="DIR", help="Where to write; default runs/<recipe>-<time>.")
+@click.option("--resume", metavar="RUN|latest", help="Go on with a run; only KEY=VALUE words may stand beside it.")
+@click.option("--dry-run", is_flag=True, help="Check configuration and data, print the batch sizes, train nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print the last metrics as JSON on stdout.")
+@click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
+def train(
+    words: tuple[str, ...], output_dir: str | None, resume: str | None, dry_run: bool, as_json: bool, quiet: bool
+) -> None:
+    """Train by a recipe, e.g. `dapo train quickstart train.num_steps=5`.
+
+    Settings: defaults < recipe < overlays < key=value. `dapo config RECIPE --explain` lists them.
+    """
+    if resume:
+        if output_dir:
+            raise ConfigError("--resume goes on in the run's own directory; leave --output-dir out")
+        _resume(resume, words, as_json, quiet)
+        return
+    config = config_of(words)
+    if dry_run:
+        _dry_run(config)
+        return
+    from dapo import build
+    from dapo.run.directory import RunDirectory
+    from dapo.run.view import View
+    from dapo.types import TrainState
+
+    run = RunDirectory.create(config.name, output_dir)
+    view = View(config.train.num_steps, quiet=quiet)
+    view.say(f"{config.name}: {batch_line(config)}")
+    view.say(f"writing to {run.path}")
+    try:
+        with view:
+            parts = build.build(config, run, view)
+            _train(parts, TrainState())
+        _finish(parts, as_json)
+    finally:
+        run.release()
+
+
+def _resume(name: str, words: tuple[str, ...], as_json: bool, quiet: bool) -> None:
+    overrides = overrides_only(words)
+    from dapo import build
+    from dapo.run import checkpoint
+    from dapo.run.directory import RunDirectory
+    from dapo.run.view import View
+
+    run = RunDirectory.open(name)
+    config = build.with_overrides(build.config_of_run(run), overrides)
+    done = checkpoint.newest(run.checkpoints).state.step
+    view = View(config.train.num_steps, first_step=done, quiet=quiet)
+    if done >= config.train.num_steps:
+        view.say(
+            f"{run.path}: nothing to do, step {done} of {config.train.num_steps} is done; "
+            "for more, add e.g. train.num_steps=" + str(done + 10)
+        )
+        return
+    view.say(f"{config.name}: {batch_line(config)}")
+    try:
+        with view:
+            parts, state = build.resume(run, config, view)
+            _train(parts, state)
+        _finish(parts, as_json)
+    finally:
+        run.release()
+
+
+def _train(parts: Parts, state: Any) -> None:
+    from dapo.loop import train as run_loop
+
+    run_loop(parts, state)
+
+
+def _dry_run(config: Config) -> None:
+    from dapo.build import check_inputs
+
+    _, checked = check_inputs(config)
+    sizes = sum(map(len, checked.training))
+    click.echo(f"{config.name}: {batch_line(config)}")
+    click.echo(f"data: {sizes} training problems, {len(checked.evaluation)} evaluation problems")
+    for note in checked.notes:
+        click.echo(f"note: {note}")
+    click.echo("configuration and data are fine; nothing was trained")
+
+
+def _finish(parts: Parts, as_json: bool) -> None:
+    from dapo.run.summary import before_after
+
+    run: RunDirectory = parts.run
+    before_after(run, parts.config, parts.view)
+    if as_json:
+        rows = run.metrics()
+        click.echo(json.dumps(rows[-1] if rows else {}))

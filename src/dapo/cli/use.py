@@ -1,0 +1,177 @@
+"""Verbs that use a model: eval, sample, chat, export."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dapo.cli.words import SETTINGS, overrides_only
+from dapo.config.load import load_config
+from dapo.config.schema import Config
+from dapo.errors import ConfigError, UserError
+
+if TYPE_CHECKING:
+    from dapo.build import Sampler
+    from dapo.types import Prompt
+
+MODEL = click.argument("model", metavar="MODEL|RUN[@STEP]")
+RECIPE = click.option(
+    "--recipe", metavar="RECIPE", help="Data, template and grading, for a bare model."
+)
+NO_DATA = "data.source=none.jsonl"
+
+
+def resolve_target(model: str, recipe: str | None, words: tuple[str, ...] = ()) -> Config:
+    """The configuration for a run directory (its own, at a checkpoint), or for a model by a recipe."""
+    from dapo import build
+    from dapo.run import checkpoint
+    from dapo.run.directory import RunDirectory
+
+    overrides = overrides_only(words)
+    name, _, step = model.partition("@")
+    if model == "latest" or (Path(name) / "config.resolved.json").is_file():
+        run = RunDirectory.open(name)
+        config = build.with_overrides(build.config_of_run(run), overrides)
+        if step and not step.isdigit():
+            raise UserError(f"{model}: after @ comes a step number")
+        found = checkpoint.at_step(run.checkpoints, int(step)) if step else checkpoint.newest(run.checkpoints)
+        return build.with_model(config, str(found.model))
+    base = load_config(recipe, *overrides) if recipe else load_config({"model.path": model}, NO_DATA, *overrides)
+    return build.with_model(base, model)
+
+
+@click.command("eval", context_settings=SETTINGS)
+@MODEL
+@click.argument("words", nargs=-1, metavar="[KEY=VALUE]...")
+@RECIPE
+@click.option("--data", help="A file or source instead of the recipe's eval.data.")
+@click.option("--k", type=click.IntRange(1), help="Samples per problem.")
+@click.option("--temperature", type=click.FloatRange(0), help="0 is greedy.")
+@click.option("--top-p", type=click.FloatRange(0, 1, min_open=True))
+@click.option("-o", "--output", metavar="FILE.jsonl", help="Write every response here.")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+def evaluate(
+    model: str,
+    words: tuple[str, ...],
+    recipe: str | None,
+    data: str | None,
+    k: int | None,
+    temperature: float | None,
+    top_p: float | None,
+    output: str | None,
+    as_json: bool,
+) -> None:
+    """Evaluate a model: avg@k with a 95% interval.
+
+    RUN takes data, template and grading from the run itself; MODEL (a folder, Hugging Face id or
+    .gguf) takes them from --recipe.
+    """
+    from dapo import build
+    from dapo.data import tokenise_evaluation
+    from dapo.evaluate import evaluate as run_evaluation
+    from dapo.run.directory import rollout_rows
+
+    config = resolve_target(model, recipe, words)
+    changes: dict[str, Any] = {"k": k, "temperature": temperature, "top_p": top_p, "data": data}
+    given = {key: value for key, value in changes.items() if value is not None}
+    config = config.model_copy(update={"eval": config.eval.model_copy(update=given)})
+    checked = build.evaluation_data(config)
+    sampler = build.build_sampler(config)
+    prompts = tokenise_evaluation(config, checked, sampler.policy.tokenizer)
+    click.echo(f"{model}: {len(prompts)} problems x {config.eval.k} samples", err=True)
+    result = run_evaluation(sampler.engine, sampler.grader, prompts, config)
+    if output:
+        rows = (row for group in result.groups for row in rollout_rows(group, kept=True, step=0))
+        Path(output).write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    click.echo(json.dumps(result.summary()) if as_json else result.line())
+
+
+def _sampler(model: str, recipe: str | None, max_tokens: int) -> Sampler:
+    from dapo import build
+
+    config = resolve_target(model, recipe)
+    data = config.data.model_copy(update={"template": "chat" if config.data.template != "raw" else "raw"})
+    limits = {"max_response_tokens": max_tokens}
+    sampling = config.sampling.model_copy(update=limits)
+    engine = config.engine.model_copy(update={"slots": 8})
+    return build.build_sampler(config.model_copy(update={"data": data, "sampling": sampling, "engine": engine}))
+
+
+def _prompt(sampler: Sampler, turns: list[dict[str, str]]) -> Prompt:
+    from dapo.build import encode_turns
+
+    return encode_turns(sampler, turns)
+
+
+def _texts(sampler: Sampler, prompt: Prompt, n: int, temperature: float, draw: int, seed: int) -> list[str]:
+    from dapo.types import SamplingParams
+
+    limit = sampler.config.sampling.max_response_tokens
+    params = SamplingParams(temperature=temperature, max_new_tokens=limit, n=n, seed=seed)
+    sampler.engine.submit(draw, prompt, params)
+    return [sampler.grader.text(response) for response in sampler.engine.poll()[0].responses]
+
+
+@click.command()
+@MODEL
+@click.argument("text")
+@click.option("-n", default=4, type=click.IntRange(1), show_default=True, help="How many responses.")
+@click.option("--temperature", default=1.0, type=click.FloatRange(0), show_default=True, help="0 is greedy.")
+@click.option("--max-tokens", default=128, type=click.IntRange(1), show_default=True)
+@click.option("--seed", default=0, type=click.IntRange(0), show_default=True)
+@RECIPE
+def sample(model: str, text: str, n: int, temperature: float, max_tokens: int, seed: int, recipe: str | None) -> None:
+    """Sample responses to TEXT, as the run's template presents it."""
+    sampler = _sampler(model, recipe, max_tokens)
+    prompt = _prompt(sampler, [{"role": "user", "content": text}])
+    for number, answer in enumerate(_texts(sampler, prompt, n, temperature, 0, seed), start=1):
+        click.echo(f"[{number}] {answer}")
+
+
+@click.command()
+@MODEL
+@click.option("--temperature", default=1.0, type=click.FloatRange(0), show_default=True, help="0 is greedy.")
+@click.option("--max-tokens", default=256, type=click.IntRange(1), show_default=True)
+@RECIPE
+def chat(model: str, temperature: float, max_tokens: int, recipe: str | None) -> None:
+    """Talk with a model; an empty line or Ctrl-D ends."""
+    sampler = _sampler(model, recipe, max_tokens)
+    turns: list[dict[str, str]] = []
+    for draw in range(1_000_000):
+        try:
+            text = click.prompt("you", prompt_suffix="> ", default="", show_default=False)
+        except click.Abort:
+            return
+        if not text.strip():
+            return
+        turns.append({"role": "user", "content": text})
+        answer = _texts(sampler, _prompt(sampler, turns), 1, temperature, draw, 0)[0]
+        turns.append({"role": "assistant", "content": answer})
+        click.echo(f"model> {answer}")
+
+
+@click.command()
+@click.argument("run", metavar="RUN[@STEP]")
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True)
+def export(run: str, directory: Path, dtype: str) -> None:
+    """Write a run's model as a plain Hugging Face folder: tokenizer and chat template included."""
+    from dapo.run import checkpoint
+    from dapo.run.directory import RunDirectory
+    from dapo.run.export import export_model
+
+    name, _, step = run.partition("@")
+    folder = RunDirectory.open(name).checkpoints
+    if step and not step.isdigit():
+        raise UserError(f"{run}: after @ comes a step number")
+    found = checkpoint.at_step(folder, int(step)) if step else checkpoint.newest(folder)
+    if directory.exists() and any(directory.iterdir() if directory.is_dir() else [directory]):
+        raise ConfigError(f"{directory}: exists and is not empty; name a new folder")
+    export_model(found.model, directory, dtype)
+    click.echo(f"{directory}: step {found.state.step} of {name}, {dtype}")
+
+
+__all__ = ["chat", "evaluate", "export", "sample"]

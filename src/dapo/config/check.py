@@ -1,0 +1,107 @@
+"""Checks that involve several fields. Each message names the fields and the mend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dapo.config.schema import Config
+from dapo.errors import ConfigError
+
+
+def check(config: Config) -> None:
+    """Raises ConfigError with the first combination of values that can't be used."""
+    for problem in problems(config):
+        raise ConfigError(problem)
+
+
+def problems(config: Config) -> Iterator[str]:
+    """Every combination of values that can't be used, one line each."""
+    yield from _sampling(config)
+    yield from _overlong(config)
+    yield from _reward(config)
+    yield from _algorithm(config)
+    yield from _data(config)
+
+
+def _sampling(config: Config) -> Iterator[str]:
+    sampling, train = config.sampling, config.train
+    if sampling.responses_per_prompt < 2:
+        yield ("sampling.responses_per_prompt = 1: a group of one has no relative advantage; use 2 or more")
+    if sampling.prompts_per_step % train.updates_per_step:
+        yield (
+            f"train.updates_per_step = {train.updates_per_step} does not divide "
+            f"sampling.prompts_per_step = {sampling.prompts_per_step}; choose a divisor"
+        )
+    if sampling.gen_prompts is not None and sampling.gen_prompts < 1:
+        yield f'sampling.gen_prompts = {sampling.gen_prompts}: use a positive number or "off"'
+    if sampling.filter == "off" and (sampling.gen_prompts or 0) > sampling.prompts_per_step:
+        yield (
+            'sampling.filter = "off" keeps every group, so gen_prompts over prompts_per_step would '
+            'only be thrown away; set sampling.gen_prompts = "off"'
+        )
+
+
+def _overlong(config: Config) -> Iterator[str]:
+    reward, limit = config.reward, config.sampling.max_response_tokens
+    if "soft" in reward.overlong and reward.overlong_buffer_tokens > limit:
+        yield (
+            f"reward.overlong_buffer_tokens = {reward.overlong_buffer_tokens} is over "
+            f"sampling.max_response_tokens = {limit}: every response would be penalised; lower it"
+        )
+    if reward.overlong_factor >= 2 and reward.overlong in ("hard", "soft", "soft+filter"):
+        yield (
+            f"reward.overlong_factor = {reward.overlong_factor:g}: from 2 on a wrong answer can "
+            "outrank a right one; use less than 2"
+        )
+
+
+def _reward(config: Config) -> Iterator[str]:
+    functions = [f if isinstance(f, str) else f.function for f in config.reward.functions]
+    if functions and "grader" not in functions and config.sampling.filter == "correctness":
+        yield (
+            f'sampling.filter = "correctness", but reward.functions = {functions} give no correctness; add '
+            '"grader" to them, or choose sampling.filter = "nonzero_std" by name'
+        )
+    if not config.reward.extract and (not functions or "grader" in functions):
+        yield "reward.extract is empty; name at least one of answer_line, boxed, last_number"
+
+
+def _algorithm(config: Config) -> Iterator[str]:
+    algorithm = config.algorithm
+    if algorithm.clip_dual is not None and algorithm.clip_dual <= 1:
+        yield f'algorithm.clip_dual = {algorithm.clip_dual:g}: use a number over 1, or "off"'
+    if algorithm.reduction == "constant" and not algorithm.constant_tokens:
+        yield 'algorithm.reduction = "constant" needs algorithm.constant_tokens (its L)'
+    if algorithm.reduction != "constant" and algorithm.constant_tokens is not None:
+        yield (
+            'algorithm.constant_tokens is used by reduction = "constant" alone; '
+            f'remove it or change reduction = "{algorithm.reduction}"'
+        )
+    for name in ("log_ratio_clamp", "importance_cap"):
+        value = getattr(algorithm, name)
+        if value is not None and value <= 0:
+            yield f'algorithm.{name} = {value:g}: use a positive number, or "off"'
+    if algorithm.kl.place == "off" and algorithm.kl.coef > 0:
+        yield 'algorithm.kl.coef is set but algorithm.kl.place = "off"; set place to "loss" or "reward"'
+    if algorithm.kl.place != "off" and algorithm.kl.coef == 0:
+        yield f'algorithm.kl.place = "{algorithm.kl.place}" needs algorithm.kl.coef over 0'
+
+
+def _data(config: Config) -> Iterator[str]:
+    data, evaluation = config.data, config.eval
+    if isinstance(data.source, tuple):
+        if not data.source:
+            yield "data.source is empty; name at least one source"
+        weighted = [source.weight is not None for source in data.source]
+        if any(weighted) and not all(weighted):
+            yield "data.source: give every source a weight, or none"
+        if any(source.source == "holdout" for source in data.source):
+            yield 'data.source: "holdout" is for eval.data; name a file or reasoning-gym:TASK'
+    wants_holdout = evaluation.data == "holdout" or (
+        isinstance(evaluation.data, tuple) and any(s.source == "holdout" for s in evaluation.data)
+    )
+    if wants_holdout and not data.holdout:
+        yield 'eval.data = "holdout" needs data.holdout over 0'
+    for key, value in (("eval.every", evaluation.every), ("checkpoint.every", config.checkpoint.every)):
+        if value is not None and value < 1:
+            yield f'{key} = {value}: use a positive number, or "off"'

@@ -1,0 +1,319 @@
+"""Every configuration model. Frozen, and an unknown key is an error.
+
+Each field's description is the documentation that `dapo config --explain` prints.
+Lengths are in tokens, sizes in prompts, responses or updates: the name says which.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+SCHEMA_VERSION = 1
+
+Overlong = Literal["none", "hard", "soft", "filter", "soft+filter"]
+
+
+def _off_is_none(value: Any) -> Any:
+    return None if value == "off" else value
+
+
+def _finite_float(value: Any) -> Any:
+    """YAML-style strings such as "1e-6" are numbers; true and false are not."""
+    if isinstance(value, bool):
+        raise ValueError("a number is wanted, not true or false")
+    return float(value) if isinstance(value, str) else value
+
+
+Float = Annotated[float, BeforeValidator(_finite_float), Field(allow_inf_nan=False)]
+NullableFloat = Annotated[Float | None, BeforeValidator(_off_is_none)]
+NullableInt = Annotated[int | None, BeforeValidator(_off_is_none)]
+NullableStr = Annotated[str | None, BeforeValidator(_off_is_none)]
+
+
+class Section(BaseModel):
+    """Base of all sections."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class ModelConfig(Section):
+    """The policy and how it is computed."""
+
+    path: str
+    """Hugging Face id, local directory, .gguf file, or pkg:PACKAGE/FILE inside an installed package."""
+    revision: NullableStr = None
+    """Branch, tag or commit of a Hugging Face id; "off" for the default branch."""
+    chat_template_kwargs: dict[str, Any] = {}
+    """Extra arguments of the tokenizer's chat template, e.g. {enable_thinking = false}."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Compute type of the engine, and of the learner's autocast (master weights are always
+    float32). auto: bfloat16 where the device multiplies it natively, else float32."""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """auto: cuda where there is one, else cpu (mps only when asked for)."""
+    trust_remote_code: bool = False
+    """Run Python that comes with the model. Off unless you turn it on."""
+
+
+class SourceConfig(Section):
+    """One source of problems."""
+
+    source: str
+    """A .jsonl or .parquet file, reasoning-gym:TASK, or "holdout" (evaluation only)."""
+    weight: Annotated[Float, Field(gt=0)] | None = None
+    """Share of the mixture. Give all sources a weight or none; without weights every problem
+    is drawn once an epoch."""
+    size: int = Field(default=1000, ge=1)
+    """reasoning-gym: how many problems to generate (duplicates are dropped and counted)."""
+    seed: int = Field(default=0, ge=0)
+    """reasoning-gym: the generator's seed."""
+    options: dict[str, Any] = {}
+    """reasoning-gym: the task's own options."""
+    prompt_column: str = "prompt"
+    """Column that holds the problem: a text or a list of chat messages."""
+    answer_column: str = "answer"
+    """Column that holds the gold answer. A dot goes into a struct: reward_model.ground_truth."""
+    max_rows: NullableInt = None
+    """Read only the first rows."""
+
+
+class DataConfig(Section):
+    """The problems and how they become prompts."""
+
+    source: str | tuple[SourceConfig, ...]
+    """One source by name, or a list of tables, each a source with its options."""
+    prompt_column: str = "prompt"
+    """For a source given by name: the column that holds the problem."""
+    answer_column: str = "answer"
+    """For a source given by name: the column that holds the gold answer."""
+    template: str = "chat"
+    """chat: the problem as the user's turn of the tokenizer's chat template. dapo: the paper's
+    wording around it, in a chat turn. raw: the bare text. Otherwise a Jinja text over the row's
+    columns and `problem`, whose result is the user's turn."""
+    system: NullableStr = None
+    """System turn put before the user's; "off" leaves the template's own default."""
+    max_prompt_tokens: int = Field(default=2048, ge=1)
+    """Longest prompt in tokens, template included."""
+    overlong_prompts: Literal["drop", "refuse"] = "drop"
+    """What becomes of longer ones; drops are counted."""
+    repeat: bool = True
+    """Go on with the next epoch when the data ends; false: `sampling.on_exhausted` decides."""
+    shuffle: bool = True
+    """A new order every epoch, a function of (seed, epoch, index); false: the file's order."""
+    holdout: int = Field(default=0, ge=0)
+    """Problems taken out of training for `eval.data = "holdout"`, chosen by content hash."""
+
+
+class SamplingConfig(Section):
+    """Rollouts and dynamic sampling (section 3.2 of the paper)."""
+
+    schedule: Literal["rounds"] = "rounds"
+    """rounds: draw gen_prompts, grade, keep informative groups, repeat (the paper's code)."""
+    prompts_per_step: int = Field(default=512, ge=1)
+    """N: groups that one rollout step trains on. Paper: 512."""
+    responses_per_prompt: int = Field(default=16, ge=1)
+    """G: responses of one group. Paper: 16."""
+    gen_prompts: NullableInt = None
+    """Prompts drawn in one round; "off" means prompts_per_step. Code: 1536."""
+    max_rounds: int = Field(default=10, ge=1)
+    """Rounds before on_exhausted applies. Code: 10."""
+    filter: Literal["correctness", "nonzero_std", "off"] = "correctness"
+    """correctness: keep groups with 0 < right < G. nonzero_std: for graded rewards, keep groups
+    whose unshaped rewards spread over 1e-6. off: keep all (no dynamic sampling)."""
+    on_exhausted: Literal["stop", "train_short", "error"] = "stop"
+    """At the bound: stop (save, exit 3), train_short (on what was kept, if anything), or error."""
+    temperature: Annotated[Float, Field(gt=0)] = 1.0
+    """Training rollouts have no top-p or top-k: the loss must belong to the policy that sampled."""
+    max_response_tokens: int = Field(default=20480, ge=1)
+    """Lmax: longest response, its EOS included. Paper: 20480."""
+    stop: tuple[str, ...] = ()
+    """Strings that end a response, beside the model's EOS tokens."""
+
+
+class RewardFunctionConfig(Section):
+    """One custom reward function."""
+
+    function: str
+    """FILE.py:NAME, relative to the recipe's folder, or MODULE:NAME."""
+    weight: Float = 1.0
+    """Its value is multiplied by this and added."""
+
+
+class RewardConfig(Section):
+    """Grading and shaping (sections 2.4 and 3.4)."""
+
+    extract: tuple[Literal["answer_line", "boxed", "last_number"], ...] = ("answer_line", "boxed")
+    """Where the final answer is looked for, in this order; the last occurrence of each counts."""
+    functions: tuple[str | RewardFunctionConfig, ...] = ()
+    """Custom rewards in place of the grader, as FILE.py:NAME or tables with weights.
+    "grader" names the built-in one, so that both can be combined."""
+    max_error_fraction: Annotated[Float, Field(ge=0, le=1)] = 0.1
+    """Stop when more of a round's scores are errors than this."""
+    overlong: Overlong = "soft"
+    """none; hard: -1 for truncated responses alone; soft: Eq. 13; filter: truncated responses
+    leave the loss but stay in their group's statistics; soft+filter: both."""
+    overlong_buffer_tokens: int = Field(default=4096, ge=1)
+    """Lcache of Eq. 13: the last tokens before the limit, where the penalty grows. Paper: 4096."""
+    overlong_factor: Annotated[Float, Field(gt=0)] = 1.0
+    """Multiplies the penalty; below 2, so that no wrong answer can outrank a right one."""
+    placebo: bool = False
+    """An experiment's control: permute the scores among a round's responses before anything
+    looks at them. What still improves did not come from the reward."""
+
+
+class KLConfig(Section):
+    """KL to the starting policy, estimator exp(x) - x - 1, x = log ref - log pi. DAPO: none."""
+
+    place: Literal["off", "loss", "reward"] = "off"
+    """loss: coef * kl is added to each token's loss. reward: coef * its sum over the response's
+    tokens is taken off the reward."""
+    coef: Annotated[Float, Field(ge=0)] = 0.0
+    """Its weight."""
+
+
+class AlgorithmConfig(Section):
+    """The objective (Eq. 8 to 12)."""
+
+    std_correction: Literal[0, 1] = 1
+    """Divisor G - correction under the root of a group's standard deviation. The paper does not
+    say; the code uses 1."""
+    advantage_eps: Annotated[Float, Field(ge=0)] = 1e-6
+    """Added to the standard deviation. Code: 1e-6."""
+    clip_low: Annotated[Float, Field(gt=0, lt=1)] = 0.2
+    """The ratio is clipped below at 1 - clip_low. Paper: 0.2."""
+    clip_high: Annotated[Float, Field(gt=0)] = 0.28
+    """The ratio is clipped above at 1 + clip_high. Paper: 0.28."""
+    clip_dual: Annotated[NullableFloat, Field()] = None
+    """Bound c > 1 of the loss at c * |A| where A < 0; "off" in the paper, 10 in its code."""
+    reduction: Literal["minibatch", "group", "sequence", "microbatch", "constant"] = "minibatch"
+    """The denominator. minibatch: all loss tokens of the mini-batch. group: Eq. 12, token mean in
+    each group, then over groups. sequence: GRPO. microbatch: the paper's code. constant: rows
+    times constant_tokens (Dr.GRPO)."""
+    constant_tokens: NullableInt = None
+    """L of reduction = "constant"."""
+    old_logprobs: Literal["learner", "engine"] = "learner"
+    """What the ratio divides by: the learner's own pass over the batch at the step's start, or
+    the engine's log-probs from sampling (saves that pass; right where the measured gap is small)."""
+    log_ratio_clamp: NullableFloat = None
+    """Clamp log-ratios of valid tokens to +- this; clamped ones are counted."""
+    kl: KLConfig = KLConfig()
+    """KL penalty."""
+    importance_cap: NullableFloat = None
+    """C of the truncated weight min(exp(old - engine), C) on each token's term; "off": no weight."""
+    objective: str = "dapo"
+    """dapo, or FILE.py:NAME / MODULE:NAME of a per-token loss over ObjectiveInputs."""
+
+
+class TrainConfig(Section):
+    """The optimiser and the cut into mini-batches and micro-batches."""
+
+    num_steps: int = Field(default=100, ge=1)
+    """Rollout steps."""
+    updates_per_step: int = Field(default=16, ge=1)
+    """mu: optimiser updates on each rollout step's batch; divides prompts_per_step. Paper: 16."""
+    learning_rate: Annotated[Float, Field(gt=0)] = 1e-6
+    """AdamW's. Paper: 1e-6."""
+    warmup_rollout_steps: int = Field(default=20, ge=0)
+    """Rollout step s of the first w trains at learning_rate * s / (w + 1), so never at 0. Paper: 20."""
+    weight_decay: Annotated[Float, Field(ge=0)] = 0.1
+    """AdamW's. Code: 0.1."""
+    betas: tuple[Float, Float] = (0.9, 0.999)
+    """AdamW's. Code: 0.9, 0.999."""
+    adam_eps: Annotated[Float, Field(gt=0)] = 1e-8
+    """AdamW's."""
+    max_grad_norm: NullableFloat = 1.0
+    """Clip the global gradient norm to this. Code: 1.0."""
+    tokens_per_microbatch: int = Field(default=16384, ge=1)
+    """Budget of one forward and backward pass, padding included. Changes memory and speed, never
+    the gradient (reduction = "microbatch" excepted)."""
+    packing: Literal["shared_prompt", "padded"] = "shared_prompt"
+    """shared_prompt: one row [prompt, response 1..G] per group, prompts computed once. padded: one
+    row per response. Same gradient."""
+    logits_chunk_tokens: int = Field(default=512, ge=1)
+    """Tokens whose vocabulary-wide logits exist at one time."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, about a third more time."""
+    max_nonfinite_updates: int = Field(default=3, ge=1)
+    """Updates with non-finite gradients are skipped and counted; this many in a row stop the run."""
+    seed: int = Field(default=0, ge=0)
+    """The one seed behind data order and sampling."""
+
+
+class EvalConfig(Section):
+    """Evaluation during training and the defaults of `dapo eval`."""
+
+    data: str | tuple[SourceConfig, ...] = ()
+    """"holdout", a file, or tables as in data.source. Empty: no evaluation."""
+    every: NullableInt = None
+    """Evaluate after every so many steps; "off": only before the first and after the last."""
+    k: int = Field(default=32, ge=1)
+    """Samples per problem; avg@k. Paper: 32."""
+    temperature: Annotated[Float, Field(ge=0)] = 1.0
+    """0 is greedy. Paper: 1.0."""
+    top_p: Annotated[Float, Field(gt=0, le=1)] = 0.7
+    """Paper: 0.7."""
+    max_response_tokens: NullableInt = None
+    """"off": as in training."""
+    seed: int = Field(default=0, ge=0)
+    """Seed of the evaluation's own draws: the same at every evaluation."""
+    before: bool = True
+    """Evaluate before the first step too."""
+
+
+class CheckpointConfig(Section):
+    """What is kept of a run."""
+
+    every: NullableInt = None
+    """Save after every so many steps; "off": only at the end."""
+    keep_last: int = Field(default=2, ge=1)
+    """Checkpoints kept; older ones go only after a newer one is complete."""
+
+
+class EngineConfig(Section):
+    """The rollout engine."""
+
+    kind: str = "torch"
+    """torch (built in), or a name registered under the entry point group dapo.engines."""
+    slots: int = Field(default=64, ge=8)
+    """Responses decoded at one time."""
+
+
+class LearnerConfig(Section):
+    """The learner."""
+
+    kind: str = "torch"
+    """torch (built in), or a name registered under the entry point group dapo.learners."""
+
+
+class LogConfig(Section):
+    """What is written while training."""
+
+    rollouts_every: NullableInt = 1
+    """Write every response of every so many steps to rollouts/; "off": none."""
+
+
+class Config(Section):
+    """A whole run."""
+
+    name: str = "run"
+    """The recipe's name; part of the run directory's name."""
+    description: str = ""
+    """One line about it."""
+    schema_version: Literal[1] = Field(default=1, alias="schema")
+    """Version of this layout."""
+    model: ModelConfig
+    data: DataConfig
+    sampling: SamplingConfig = SamplingConfig()
+    reward: RewardConfig = RewardConfig()
+    algorithm: AlgorithmConfig = AlgorithmConfig()
+    train: TrainConfig = TrainConfig()
+    eval: EvalConfig = EvalConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    engine: EngineConfig = EngineConfig()
+    learner: LearnerConfig = LearnerConfig()
+    log: LogConfig = LogConfig()
+    provenance: dict[str, str] = {}
+    """Where values come from: key -> "paper | code | rebuttal | chosen: place"."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, populate_by_name=True)

@@ -1,0 +1,120 @@
+"""Everything `data.*` and `eval.data` ask for, read and checked: before the model, then with the tokenizer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from dapo.config.schema import Config, SourceConfig
+from dapo.data.prompts import (
+    CheckAnswer,
+    LoadedData,
+    Problem,
+    read_problems,
+    source_list,
+    take_holdout,
+    tokenise,
+)
+from dapo.data.template import PromptTemplate
+from dapo.errors import ConfigError, DataError
+from dapo.types import Prompt
+
+
+@dataclass(slots=True)
+class CheckedData:
+    """Problems read and validated, not yet tokenised: needs no model."""
+
+    training: list[list[Problem]]
+    weights: list[float] | None
+    evaluation: list[Problem]
+    counts: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
+
+
+def check_data(config: Config, check_answer: CheckAnswer | None) -> CheckedData:
+    """Reads every source. Training problems that are also evaluation problems are dropped and counted.
+
+    Raises:
+        DataError: naming file, row and mend.
+    """
+    counts: Counter[str] = Counter()
+    notes: list[str] = []
+    sources = source_list(config)
+    problems = read_problems(sources, check_answer=check_answer, counts=counts, notes=notes)
+    weights = [s.weight for s in sources if s.weight is not None] or None
+    training, held_out = take_holdout(problems, config.data.holdout, weights)
+    evaluation = evaluation_problems(config.eval.data, held_out, check_answer, counts, notes)
+    tested = {p.id for p in evaluation}
+    for index, source in enumerate(training):
+        training[index] = [p for p in source if p.id not in tested]
+        counts["also_in_eval"] += len(source) - len(training[index])
+        if not training[index]:
+            raise DataError(f"{sources[index].source}: all its problems are evaluation problems")
+    return CheckedData(training, weights, evaluation, counts, notes)
+
+
+def check_evaluation(config: Config, check_answer: CheckAnswer | None) -> CheckedData:
+    """As `check_data`, but reads the training sources only where evaluation holds some of them out."""
+    data = config.eval.data
+    if data == "holdout" or (isinstance(data, tuple) and any(s.source == "holdout" for s in data)):
+        return check_data(config, check_answer)
+    counts: Counter[str] = Counter()
+    notes: list[str] = []
+    return CheckedData([], None, evaluation_problems(data, [], check_answer, counts, notes), counts, notes)
+
+
+def evaluation_problems(
+    sources: str | tuple[SourceConfig, ...],
+    held_out: list[Problem],
+    check_answer: CheckAnswer | None,
+    counts: Counter[str],
+    notes: list[str],
+) -> list[Problem]:
+    """The problems of `eval.data`."""
+    if isinstance(sources, str):
+        sources = (SourceConfig(source=sources),)
+    result: list[Problem] = []
+    for source in sources:
+        if source.source == "holdout":
+            result += held_out
+        else:
+            own: Counter[str] = Counter()
+            result += read_problems([source], check_answer=check_answer, counts=own, notes=notes)[0]
+            counts.update({f"eval_{key}": value for key, value in own.items()})
+    return result
+
+
+def tokenise_data(config: Config, checked: CheckedData, tokenizer: Any) -> LoadedData:
+    """Applies template and limits.
+
+    Raises:
+        DataError: nothing is left, or an evaluation prompt is over the limit (never dropped: the
+            figure would be over another set).
+    """
+    template = PromptTemplate(config, tokenizer)
+    counts, notes = checked.counts, checked.notes
+    by_source: list[list[Prompt]] = []
+    for problems in checked.training:
+        prompts = tokenise(problems, template, config, counts, notes)
+        if not prompts:
+            raise DataError(
+                f"{problems[0].row.where} and all others of this source are over data.max_prompt_tokens = "
+                f"{config.data.max_prompt_tokens}; raise it"
+            )
+        by_source.append(prompts)
+    total = sum(map(len, by_source))
+    drawn = config.sampling.gen_prompts or config.sampling.prompts_per_step
+    if not config.data.repeat and total < drawn:
+        raise ConfigError(
+            f"data.repeat = false, and {total} prompts are fewer than the {drawn} of one round "
+            "(sampling.gen_prompts or prompts_per_step); lower it or set data.repeat = true"
+        )
+    return LoadedData(by_source, checked.weights, tokenise_evaluation(config, checked, tokenizer), counts, notes)
+
+
+def tokenise_evaluation(config: Config, checked: CheckedData, tokenizer: Any) -> list[Prompt]:
+    """The evaluation prompts; one over the limit is refused, since dropping it would change the set."""
+    strict = config.model_copy(update={"data": config.data.model_copy(update={"overlong_prompts": "refuse"})})
+    template = PromptTemplate(config, tokenizer)
+    return tokenise(checked.evaluation, template, strict, checked.counts, checked.notes)

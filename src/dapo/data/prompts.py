@@ -1,0 +1,192 @@
+"""Rows into validated, tokenised, distinct prompts; every drop has a reason and a count."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dapo.config.schema import Config, SourceConfig
+from dapo.data.sources import Row, read_rows
+from dapo.data.template import PromptTemplate
+from dapo.errors import DataError
+from dapo.types import Prompt
+
+CheckAnswer = Callable[[str], str | None]  # None, or why this gold answer can't be graded
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A validated row before tokenisation."""
+
+    id: str
+    row: Row
+    answer: str | None
+
+
+@dataclass(slots=True)
+class LoadedData:
+    """What a run trains and is tested on, with the counts of what was left out.
+
+    by_source: training prompts of each configured source, in order.
+    """
+
+    by_source: list[list[Prompt]]
+    weights: list[float] | None
+    holdout: list[Prompt]
+    counts: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
+
+
+def content_id(problem: Any) -> str:
+    """128-bit hash of a problem's content, without wording, template or answer."""
+    text = json.dumps(problem, ensure_ascii=False, sort_keys=True)
+    return hashlib.sha256(text.encode("utf-8", errors="surrogatepass")).hexdigest()[:32]
+
+
+def source_list(config: Config) -> list[SourceConfig]:
+    """`data.source` as a list of tables."""
+    data = config.data
+    if isinstance(data.source, str):
+        return [SourceConfig(source=data.source, prompt_column=data.prompt_column, answer_column=data.answer_column)]
+    return list(data.source)
+
+
+def read_problems(
+    sources: Iterable[SourceConfig],
+    *,
+    check_answer: CheckAnswer | None,
+    counts: Counter[str],
+    notes: list[str],
+) -> list[list[Problem]]:
+    """Distinct, valid problems of each source, before any model is loaded.
+
+    A problem that stands in several rows with one answer is kept once, and counted.
+
+    Args:
+        sources: where to read.
+        check_answer: says why a gold answer can't be graded; None when rewards need no answer.
+        counts: gets rows read and dropped by reason.
+        notes: gets one line per kind of drop, naming the first row.
+
+    Raises:
+        DataError: naming file, row and mend; also for one problem with two answers.
+    """
+    seen: dict[str, Problem] = {}
+    result = []
+    for source in sources:
+        kept = []
+        for row in read_rows(source):
+            counts["rows"] += 1
+            problem = Problem(content_id(row.problem), row, _answer(row, check_answer))
+            first = seen.setdefault(problem.id, problem)
+            if first is problem:
+                kept.append(problem)
+                continue
+            if first.answer != problem.answer:
+                raise DataError(
+                    f"{row.where}: the same problem as {first.row.where} with another answer "
+                    f"({problem.answer} against {first.answer}); keep one of them"
+                )
+            counts["duplicates"] += 1
+            if counts["duplicates"] == 1:
+                notes.append(f"duplicate problems are kept once; the first: {row.where}, as {first.row.where}")
+        if not kept:
+            raise DataError(f"{source.source}: no problems in it that are not already in another source")
+        result.append(kept)
+    return result
+
+
+def _answer(row: Row, check_answer: CheckAnswer | None) -> str | None:
+    """The gold answer as text. Numbers and one-element lists are coerced."""
+    value = row.answer
+    if isinstance(value, (list, tuple)) and len(value) == 1:
+        value = value[0]
+    if isinstance(value, float) and math.isfinite(value) and value == int(value) and abs(value) < 2**53:
+        value = int(value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        value = str(value)
+    if check_answer is None:
+        return value if isinstance(value, str) else None
+    if not isinstance(value, str) or not value.strip():
+        raise DataError(f"{row.where}: the answer is empty or no text or number; mend the row or leave it out")
+    if reason := check_answer(value):
+        raise DataError(f"{row.where}: the answer {value!r} can't be graded: {reason}")
+    return value
+
+
+def take_holdout(
+    problems: list[list[Problem]], count: int, weights: list[float] | None
+) -> tuple[list[list[Problem]], list[Problem]]:
+    """Splits off `count` problems: (training, held out).
+
+    Each source gives its share of the mixture (its weight, or its size without weights; largest
+    remainders), namely its problems with the smallest content hash. So the held-out set looks
+    like training and does not depend on any seed.
+    """
+    sizes = [len(source) for source in problems]
+    if count and count >= sum(sizes):
+        raise DataError(f"data.holdout = {count}, but there are only {sum(sizes)} distinct problems")
+    shares = _largest_remainders(count, weights or [float(size) for size in sizes])
+    training, held_out = [], []
+    for index, (source, share) in enumerate(zip(problems, shares, strict=True)):
+        if count and share >= len(source):
+            raise DataError(
+                f"data.holdout = {count} takes all {len(source)} problems of data.source[{index}]; lower it"
+            )
+        held = sorted(source, key=lambda p: p.id)[:share]
+        held_ids = {p.id for p in held}
+        held_out += held
+        training.append([p for p in source if p.id not in held_ids])
+    return training, held_out
+
+
+def _largest_remainders(count: int, weights: list[float]) -> list[int]:
+    exact = [count * weight / sum(weights) for weight in weights]
+    shares = [math.floor(value) for value in exact]
+    order = sorted(range(len(exact)), key=lambda i: shares[i] - exact[i])
+    for i in order[: count - sum(shares)]:
+        shares[i] += 1
+    return shares
+
+
+def tokenise(
+    problems: Iterable[Problem],
+    template: PromptTemplate,
+    config: Config,
+    counts: Counter[str],
+    notes: list[str],
+) -> list[Prompt]:
+    """Prompts within `data.max_prompt_tokens`; longer ones are dropped and counted, or refused."""
+    prompts = []
+    limit = config.data.max_prompt_tokens
+    for problem in problems:
+        row = problem.row
+        messages = template.messages(row.problem, row.columns, row.where)
+        text, ids = template.encode(messages, row.problem if messages is None else "")
+        if len(ids) > limit:
+            message = f"{row.where}: the prompt takes {len(ids)} tokens, over data.max_prompt_tokens = {limit}"
+            if config.data.overlong_prompts == "refuse":
+                raise DataError(f'{message}; raise it or set data.overlong_prompts = "drop"')
+            counts["overlong_prompts"] += 1
+            if counts["overlong_prompts"] == 1:
+                notes.append(message + "; such prompts are dropped")
+            continue
+        prompts.append(
+            Prompt(
+                id=problem.id,
+                messages=messages,
+                text=text,
+                answer=problem.answer,
+                source=row.source,
+                token_ids=np.asarray(ids, dtype=np.int32),
+                columns=row.columns,
+            )
+        )
+    return prompts

@@ -1,0 +1,47 @@
+"""The seam of learners."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dapo.types import Batch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Learner(Protocol):
+    """Holds the policy's master weights and its optimiser."""
+
+    def logprobs(self, batch: Batch, *, reference: bool = False) -> Tensor:
+        """f32 [B, T] on the CPU: log-probabilities of all response tokens, 0 elsewhere.
+
+        `reference`: of the starting policy (only where a KL penalty asked for one).
+        """
+
+    def cut(self, minibatch: Batch) -> list[list[int]]:
+        """Rows of each micro-batch that `update` would run; every row exactly once."""
+
+    def update(self, minibatch: Batch, learning_rate: float) -> dict[str, float]:
+        """One optimiser step on sum(row_weights * loss). Returns metrics by name.
+
+        The batch brings old_logprobs and row_weights. A non-finite gradient skips the step and
+        reports grad/nonfinite = 1.
+        """
+
+    def export_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Every weight by its Hugging Face name, one at a time."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Optimiser state: flat, name -> tensor or number."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores what `state_dict` gave; weights come from the model folder."""
+
+    def save_hf(self, path: Path) -> None:
+        """Writes a Hugging Face folder of the master weights (float32 safetensors)."""
+
+    def load_hf(self, path: Path) -> None:
+        """Restores the master weights from such a folder, exactly."""

@@ -1,0 +1,310 @@
+"""The single-process learner: float32 master weights, AdamW, any transformers causal LM."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from dapo.algorithm import (
+    ObjectiveInputs,
+    clip_statistics,
+    importance_weights,
+    kl_estimate,
+    token_logprobs,
+    weighted_loss,
+)
+from dapo.errors import ModelError
+from dapo.learner.packing import MicroBatch, Packing, cut, microbatches
+from dapo.model.loading import SplitModel
+from dapo.types import Batch
+
+Objective = Callable[[ObjectiveInputs], Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerSettings:
+    """What the learner needs to know; see the configuration fields of the same names."""
+
+    temperature: float = 1.0
+    tokens_per_microbatch: int = 16384
+    packing: Packing = "shared_prompt"
+    logits_chunk_tokens: int = 512
+    gradient_checkpointing: bool = False
+    weight_decay: float = 0.1
+    betas: tuple[float, float] = (0.9, 0.999)
+    adam_eps: float = 1e-8
+    max_grad_norm: float | None = 1.0
+    clip_low: float = 0.2
+    clip_high: float = 0.28
+    clip_dual: float | None = None
+    log_ratio_clamp: float | None = None
+    importance_cap: float | None = None
+    kl_coef: float = 0.0  # of the KL in the loss
+
+
+class TorchLearner:
+    """See Learner.
+
+    Args:
+        model: a transformers causal LM in float32, whose weights become the master weights.
+        settings: see LearnerSettings.
+        objective: per-token loss [B, T] of ObjectiveInputs; masking and dividing stay here.
+        dtype: float32, or bfloat16 for autocast.
+        reference: the starting policy, where a KL penalty needs one.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        settings: LearnerSettings,
+        objective: Objective,
+        *,
+        dtype: torch.dtype = torch.float32,
+        reference: Any | None = None,
+    ) -> None:
+        self.model = model.requires_grad_(True)
+        self._split = SplitModel(model)
+        self._reference = None if reference is None else SplitModel(reference.requires_grad_(False))
+        self._settings, self._objective, self._dtype = settings, objective, dtype
+        self._device = next(model.parameters()).device
+        if settings.gradient_checkpointing:
+            if getattr(model.config, "attention_dropout", 0):
+                raise ModelError("train.gradient_checkpointing: this model has dropout; set attention_dropout to 0")
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            model.train()
+        self._optimizer = torch.optim.AdamW(
+            model.parameters(),
+            lr=0.0,  # given with each update
+            betas=settings.betas,
+            eps=settings.adam_eps,
+            weight_decay=settings.weight_decay,
+            fused=self._device.type in ("cpu", "cuda"),
+        )
+
+    # --- the seam -------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def logprobs(self, batch: Batch, *, reference: bool = False) -> Tensor:
+        """See Learner."""
+        split = self._reference if reference else self._split
+        if split is None:
+            raise ModelError("no reference policy was loaded; set algorithm.kl.place")
+        result = torch.zeros(batch.token_ids.shape, dtype=torch.float32)
+        for micro in self._microbatches(batch, range(batch.num_rows)):
+            logprobs_N, _ = self._forward(split, micro)
+            result[micro.row_N, micro.column_N] = logprobs_N.cpu()
+        return result
+
+    def cut(self, minibatch: Batch) -> list[list[int]]:
+        """See Learner."""
+        settings = self._settings
+        rows = range(minibatch.num_rows)
+        lanes = cut(minibatch, rows, settings.packing, settings.tokens_per_microbatch)
+        return [[row for lane in micro for row in lane] for micro in lanes]
+
+    def update(self, minibatch: Batch, learning_rate: float) -> dict[str, float]:
+        """See Learner."""
+        if minibatch.old_logprobs is None:
+            raise ValueError("update needs old_logprobs")
+        totals: defaultdict[str, float] = defaultdict(float)
+        rows = torch.nonzero(minibatch.loss_tokens > 0).flatten().tolist()
+        for micro in self._microbatches(minibatch, rows):
+            loss, sums = self._loss(minibatch, micro)
+            loss.backward()  # type: ignore[no-untyped-call]
+            ratio_max = max(totals["ratio/max"], sums.pop("ratio/max"))
+            for name, value in sums.items():
+                totals[name] += value
+            totals["ratio/max"] = ratio_max
+        norm = self._gradient_norm() if rows else 0.0
+        finite = norm == norm and norm != float("inf")
+        if finite and rows:
+            self._step(norm, learning_rate)
+        self._optimizer.zero_grad(set_to_none=True)
+        return _averages(totals, int(minibatch.loss_tokens.sum())) | {
+            "grad/norm": norm,
+            "grad/nonfinite": float(not finite),
+            "train/learning_rate": learning_rate,
+        }
+
+    def export_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """See Learner."""
+        for name, parameter in self.model.named_parameters():
+            yield name, parameter.detach()
+
+    def state_dict(self) -> dict[str, Any]:
+        """See Learner: exp_avg and exp_avg_sq of every weight, and its step."""
+        flat: dict[str, Any] = {}
+        for name, parameter in self.model.named_parameters():
+            for key, value in self._optimizer.state[parameter].items():
+                flat[f"{key}/{name}"] = value.detach().cpu()
+        return flat
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """See Learner."""
+        for name, parameter in self.model.named_parameters():
+            own: dict[str, Tensor] = {}
+            for key in ("step", "exp_avg", "exp_avg_sq"):
+                value = state.get(f"{key}/{name}")
+                if value is not None:
+                    own[key] = value.clone() if key == "step" else value.to(parameter.device, parameter.dtype)
+            if own:
+                self._optimizer.state[parameter] = own
+
+    def save_hf(self, path: Path) -> None:
+        """See Learner."""
+        self.model.save_pretrained(path)
+
+    @torch.no_grad()
+    def load_hf(self, path: Path) -> None:
+        """See Learner."""
+        found: dict[str, Tensor] = {}
+        for file in sorted(path.glob("*.safetensors")):
+            found.update(load_file(file))
+        for name, parameter in self.model.named_parameters():
+            if name not in found:
+                raise ModelError(f"{path}: no weight {name}")
+            parameter.copy_(found[name])
+
+    # --- how it works ---------------------------------------------------------------------------
+
+    def _microbatches(self, batch: Batch, rows: Any) -> Iterator[MicroBatch]:
+        settings = self._settings
+        return microbatches(batch, list(rows), settings.packing, settings.tokens_per_microbatch)
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if self._dtype == torch.float32:
+            return nullcontext()
+        return torch.autocast(self._device.type, dtype=self._dtype)
+
+    def _forward(self, split: SplitModel, micro: MicroBatch) -> tuple[Tensor, Tensor]:
+        """(logprobs_N, entropy_N) of the micro-batch's response tokens, logits made in chunks."""
+        device = self._device
+        with self._autocast():
+            hidden = split.body(
+                input_ids=micro.token_ids_nW.to(device),
+                position_ids=micro.position_ids_nW.to(device),
+                attention_mask=None if micro.mask is None else micro.mask.to(device),
+                use_cache=False,
+            ).last_hidden_state
+            predictors = hidden[micro.lane_N.to(device), micro.source_N.to(device)]
+            return self._token_logprobs(split, predictors, micro.target_N.to(device))
+
+    def _token_logprobs(self, split: SplitModel, hidden_NH: Tensor, target_N: Tensor) -> tuple[Tensor, Tensor]:
+        """Chunk by chunk; with gradients each chunk's logits are made again in the backward pass."""
+
+        def chunk(hidden: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+            return token_logprobs(split.head(hidden), target, self._settings.temperature)
+
+        logprobs, entropies = [], []
+        size = self._settings.logits_chunk_tokens
+        for start in range(0, len(target_N), size):
+            hidden, target = hidden_NH[start : start + size], target_N[start : start + size]
+            if torch.is_grad_enabled():
+                result = checkpoint(chunk, hidden, target, use_reentrant=False)
+            else:
+                result = chunk(hidden, target)
+            logprobs.append(result[0])
+            entropies.append(result[1])
+        if not logprobs:
+            return hidden_NH.sum(-1).float(), hidden_NH.sum(-1).float()
+        return torch.cat(logprobs), torch.cat(entropies)
+
+    def _loss(self, minibatch: Batch, micro: MicroBatch) -> tuple[Tensor, dict[str, float]]:
+        """The micro-batch's share of the loss, and sums over its loss tokens."""
+        settings, device = self._settings, self._device
+        logprobs_N, entropy_N = self._forward(self._split, micro)
+        rows = list(micro.rows)
+        part = minibatch.take(rows)
+        assert part.old_logprobs is not None
+        place = torch.zeros(minibatch.num_rows, dtype=torch.long)
+        place[rows] = torch.arange(len(rows))
+        index = (place[micro.row_N].to(device), micro.column_N.to(device))
+        zeros_BT = torch.zeros(part.token_ids.shape, dtype=torch.float32, device=device)
+        logprobs_BT = zeros_BT.index_put(index, logprobs_N)
+        entropy_BT = zeros_BT.index_put(index, entropy_N)
+        mask_BT = part.loss_mask.to(device)
+        old_BT = part.old_logprobs.to(device)
+        inputs = ObjectiveInputs(
+            logprobs_BT=logprobs_BT,
+            old_logprobs_BT=old_BT,
+            advantages_B=part.advantages.to(device),
+            mask_BT=mask_BT,
+            ref_logprobs_BT=None if part.ref_logprobs is None else part.ref_logprobs.to(device),
+        )
+        loss_BT = self._objective(inputs)
+        sums: dict[str, float] = {}
+        if settings.importance_cap is not None:
+            weights_BT = importance_weights(old_BT, part.engine_logprobs.to(device), mask_BT, settings.importance_cap)
+            loss_BT = loss_BT * weights_BT
+            sums["importance/mean"] = float(weights_BT[mask_BT].sum())
+            sums["importance/capped_fraction"] = float((weights_BT[mask_BT] >= settings.importance_cap).sum())
+            sums["importance/square"] = float(weights_BT[mask_BT].square().sum())
+        if settings.kl_coef and inputs.ref_logprobs_BT is not None:
+            kl_BT = kl_estimate(logprobs_BT, inputs.ref_logprobs_BT, mask_BT)
+            loss_BT = loss_BT + settings.kl_coef * kl_BT
+            sums["policy/kl_to_reference"] = float(kl_BT.detach().sum())
+        loss = weighted_loss(loss_BT, mask_BT, part.row_weights.to(device))
+        sums |= self._watch(inputs, entropy_BT)
+        sums["loss/policy"] = float(loss.detach())
+        return loss, sums
+
+    @torch.no_grad()
+    def _watch(self, inputs: ObjectiveInputs, entropy_BT: Tensor) -> dict[str, float]:
+        settings, mask_BT = self._settings, inputs.mask_BT
+        sums = clip_statistics(
+            inputs,
+            clip_low=settings.clip_low,
+            clip_high=settings.clip_high,
+            clip_dual=settings.clip_dual,
+            log_ratio_clamp=settings.log_ratio_clamp,
+        )
+        difference = (inputs.logprobs_BT - inputs.old_logprobs_BT)[mask_BT].double()
+        sums["policy/entropy"] = entropy_BT[mask_BT].double().sum()
+        sums["policy/mean_token_probability"] = inputs.logprobs_BT[mask_BT].double().exp().sum()
+        sums["policy/kl_to_old"] = (torch.exp(-difference) - 1 + difference).nan_to_num(posinf=0.0).sum()
+        sums["ratio/logprob_abs_mean"] = difference.abs().sum()
+        return {name: float(value) for name, value in sums.items()}
+
+    def _gradient_norm(self) -> float:
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        return float(torch.nn.utils.get_total_norm(gradients))
+
+    def _step(self, norm: float, learning_rate: float) -> None:
+        limit = self._settings.max_grad_norm
+        if limit is not None and norm > limit:
+            for parameter in self.model.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.mul_(limit / norm)
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate
+        self._optimizer.step()
+
+
+SUMS_OF_ROWS = ("loss/policy", "ratio/max")  # already what they should be
+
+
+def _averages(totals: Mapping[str, float], tokens: int) -> dict[str, float]:
+    """Sums over loss tokens into means; fractions get their unit's name."""
+    named = {
+        "clip/high": "clip/high_fraction",
+        "clip/low": "clip/low_fraction",
+        "clip/dual": "clip/dual_fraction",
+        "ratio/outside": "ratio/outside_fraction",
+        "ratio/clamped": "ratio/clamped_fraction",
+    }
+    result = {}
+    for key, value in totals.items():
+        result[named.get(key, key)] = value if key in SUMS_OF_ROWS else value / max(tokens, 1)
+    if "importance/square" in result:
+        square = result.pop("importance/square")
+        result["importance/effective_fraction"] = result["importance/mean"] ** 2 / max(square, 1e-12)
+    return result

@@ -1,0 +1,1 @@
+"""Models: what `model.path` may be, loading, EOS ids, body and head."""

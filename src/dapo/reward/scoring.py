@@ -1,0 +1,89 @@
+"""What training and evaluation call: the scores of one prompt's responses."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from dapo.config.schema import RewardConfig
+from dapo.reward.functions import RewardFunction, call_function, load_function
+from dapo.reward.grader import WRONG, Grader
+from dapo.types import Prompt, Score, Verdict
+
+logger = logging.getLogger(__name__)
+
+GRADER = "grader"
+
+
+class Scorer:
+    """The built-in grader, custom functions, or both added with weights.
+
+    With the grader among them a score has correctness; without it, scores are graded floats
+    (correct is None) and dynamic sampling must filter on their spread.
+    """
+
+    def __init__(self, config: RewardConfig) -> None:
+        self.grader = Grader(config.extract)
+        self._functions: list[tuple[str, RewardFunction | None, float]] = []
+        for index, entry in enumerate(config.functions or (GRADER,)):
+            name, weight = (entry, 1.0) if isinstance(entry, str) else (entry.function, entry.weight)
+            function = None if name == GRADER else load_function(name, f"reward.functions[{index}]")
+            self._functions.append((name, function, weight))
+
+    @property
+    def has_correctness(self) -> bool:
+        """Whether scores say right or wrong."""
+        return any(function is None for _, function, _ in self._functions)
+
+    def score(self, prompt: Prompt, texts: Sequence[str], token_ids: Sequence[Sequence[int]]) -> list[Score]:
+        """One Score for each response. A function that raises gives ERROR verdicts, never an exception."""
+        graded = [self.grader.score(text, prompt.answer or "") for text in texts] if self.has_correctness else None
+        parts: list[dict[str, float]] = [{} for _ in texts]
+        totals = [0.0] * len(texts)
+        failed = [False] * len(texts)
+        for name, function, weight in self._functions:
+            label = name.rpartition(":")[2]
+            for row, value in enumerate(self._values(name, function, graded, prompt, texts, token_ids)):
+                if value is None:
+                    failed[row] = True
+                elif value == value:  # NaN marks an abstention
+                    parts[row][label] = value
+                    totals[row] += weight * value
+        return [
+            _combine(parts[row], totals[row], failed[row], graded[row] if graded else None) for row in range(len(texts))
+        ]
+
+    @staticmethod
+    def _values(
+        name: str,
+        function: RewardFunction | None,
+        graded: Sequence[Score] | None,
+        prompt: Prompt,
+        texts: Sequence[str],
+        token_ids: Sequence[Sequence[int]],
+    ) -> list[float | None]:
+        """A function's value per response: None where it failed, NaN where it abstained."""
+        if function is None:
+            return [score.reward for score in graded or ()]
+        try:
+            values = call_function(function, prompt, texts, token_ids)
+        except Exception as error:
+            logger.warning("reward %s raised %s: %s", name, type(error).__name__, error)
+            return [None] * len(texts)
+        return [float("nan") if value is None else value for value in values]
+
+
+def _combine(parts: dict[str, float], total: float, failed: bool, graded: Score | None) -> Score:
+    if failed or not parts:
+        correct = None if graded is None else False
+        return Score(verdict=Verdict.ERROR, correct=correct, reward=WRONG, parts=parts, stage="a function failed")
+    if graded is None:
+        return Score(verdict=Verdict.GRADED, correct=None, reward=total, parts=parts, stage="functions")
+    return Score(
+        verdict=graded.verdict,
+        correct=graded.correct,
+        reward=total,
+        parts=parts,
+        extracted=graded.extracted,
+        stage=graded.stage,
+    )

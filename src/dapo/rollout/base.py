@@ -1,0 +1,39 @@
+"""The seam of rollout engines."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Protocol
+
+from dapo.types import FinishedDraw, Prompt, SamplingParams
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class RolloutEngine(Protocol):
+    """Samples responses. A draw is one request for n responses to one prompt.
+
+    `reproducible`: the tokens of a draw are a function of the weights, the prompt, the sampling
+    parameters and the draw index alone, whatever else is in flight.
+    """
+
+    reproducible: bool
+
+    def submit(self, draw: int, prompt: Prompt, params: SamplingParams) -> None:
+        """Queue a draw. Raises EngineError when the draw is already in flight, or too long."""
+
+    def poll(self) -> list[FinishedDraw]:
+        """Draws finished since the last call; blocks until there is at least one.
+
+        Raises EngineError when nothing is in flight.
+        """
+
+    def cancel(self, draws: Collection[int]) -> None:
+        """Forget draws; those not in flight are ignored."""
+
+    def load_weights(self, version: int, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        """Take the policy of a version. Raises EngineError when a weight is missing or unknown."""
+
+    def close(self) -> None:
+        """Free what the engine holds. Safe to call twice."""

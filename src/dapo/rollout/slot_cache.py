@@ -1,0 +1,105 @@
+"""A preallocated key-value cache of slots, and the attention function that reads it.
+
+Legend: S slots, K key-value heads, Q query heads, C cache positions, D head size, R rows of the
+current decode step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+ATTENTION = "dapo_slots"
+
+
+class SlotCache:
+    """Keys and values of S responses, written in place; transformers calls `update` per layer.
+
+    A decode step covers slots 0..rows-1. Each writes its new key and value at its own position
+    and reads positions 0..filled-1 (the mask hides what lies beyond each row's own length).
+    """
+
+    is_compileable = False
+
+    def __init__(self, config: Any, slots: int, positions: int, dtype: torch.dtype, device: torch.device) -> None:
+        config = config.get_text_config()
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        shape = (slots, heads, positions, size)
+        self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_hidden_layers)]
+        self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_hidden_layers)]
+        self._rows, self._filled = 0, 0
+        self._slot_R = self._position_R = torch.zeros(0, dtype=torch.long, device=device)
+
+    def begin_step(self, position_R: Tensor, filled: int) -> None:
+        """The next forward pass decodes one token in each of the first R slots, at these positions."""
+        self._rows, self._filled = len(position_R), filled
+        self._position_R = position_R
+        self._slot_R = torch.arange(self._rows, device=position_R.device)
+
+    def update(self, key_RK1D: Tensor, value_RK1D: Tensor, layer_idx: int, **_: Any) -> tuple[Tensor, Tensor]:
+        """Writes this step's keys and values; returns the filled part of the rows being decoded."""
+        keys, values = self.keys[layer_idx], self.values[layer_idx]
+        keys[self._slot_R, :, self._position_R] = key_RK1D.squeeze(2)
+        values[self._slot_R, :, self._position_R] = value_RK1D.squeeze(2)
+        return keys[: self._rows, :, : self._filled], values[: self._rows, :, : self._filled]
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Positions are always given explicitly; transformers only asks."""
+        return 0
+
+    def copy_prompt(self, slot: int, prompt: list[tuple[Tensor, Tensor]]) -> None:
+        """Puts a prefilled prompt, [1, K, tokens, D] per layer, into a slot."""
+        for layer, (key, value) in enumerate(prompt):
+            self.keys[layer][slot, :, : key.shape[2]] = key[0]
+            self.values[layer][slot, :, : value.shape[2]] = value[0]
+
+    def move(self, source: int, target: int, filled: int) -> None:
+        """Copies the first `filled` positions of one slot over another."""
+        for tensors in (self.keys, self.values):
+            for tensor in tensors:
+                tensor[target, :, :filled] = tensor[source, :, :filled]
+
+
+def slot_attention(
+    module: nn.Module,
+    query_RQTD: Tensor,
+    key_RKCD: Tensor,
+    value_RKCD: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Grouped-query attention without repeating keys and values.
+
+    In a decode step (T = 1) the Q / K query heads that share a key-value head stand in for query
+    positions; otherwise (prefill) heads are repeated by the kernel.
+    """
+    rows, query_heads, tokens, size = query_RQTD.shape
+    heads = key_RKCD.shape[1]
+    if tokens == 1 and query_heads != heads:
+        grouped = query_RQTD.reshape(rows, heads, query_heads // heads, size)
+        output = nn.functional.scaled_dot_product_attention(
+            grouped, key_RKCD, value_RKCD, attn_mask=attention_mask, scale=scaling
+        )
+        return output.reshape(rows, 1, query_heads, size), None
+    output = nn.functional.scaled_dot_product_attention(
+        query_RQTD,
+        key_RKCD,
+        value_RKCD,
+        attn_mask=attention_mask,
+        scale=scaling,
+        is_causal=attention_mask is None and tokens > 1,
+        enable_gqa=query_heads != heads,
+    )
+    return output.transpose(1, 2).contiguous(), None
+
+
+def register() -> None:
+    """Makes the function known to transformers under ATTENTION. Safe to call twice."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(ATTENTION, slot_attention)

@@ -1,0 +1,185 @@
+"""The run directory: its layout, its lock, its append-safe logs."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import zstandard
+from filelock import FileLock, Timeout
+
+from dapo.errors import UserError
+from dapo.files import write_text
+from dapo.types import Group, Prompt
+
+logger = logging.getLogger(__name__)
+
+
+class RunDirectory:
+    """runs/<recipe>-<YYYYMMDD-HHMMSS>/, held by one process at a time.
+
+    config.resolved.json, manifest.json, metrics.jsonl, rollouts/step_*.jsonl.zst,
+    checkpoints/step_*/, eval/step_*.json, log.txt.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.metrics_file = path / "metrics.jsonl"
+        self.checkpoints = path / "checkpoints"
+        self._lock = FileLock(str(path / ".lock"))
+        self._handler: logging.Handler | None = None
+
+    @classmethod
+    def create(cls, name: str, output_dir: str | None) -> RunDirectory:
+        """The place of a new run; nothing is written before `hold`. Raises UserError when it holds a run."""
+        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+        path = Path(output_dir) if output_dir else Path("runs") / f"{name}-{stamp}"
+        if path.exists() and not path.is_dir():
+            raise UserError(f"--output-dir {path}: is a file")
+        if (path / "config.resolved.json").exists():
+            raise UserError(
+                f"--output-dir {path}: holds a run already; continue it with --resume {path}, or name another"
+            )
+        return cls(path)
+
+    @classmethod
+    def open(cls, name: str) -> RunDirectory:
+        """An existing run, by path or "latest". Raises UserError."""
+        if name == "latest":
+            runs = [p.parent for p in Path("runs").glob("*/config.resolved.json")]
+            if not runs:
+                raise UserError("no run in runs/; give the path of a run directory")
+            return cls(max(runs, key=lambda p: p.stat().st_mtime))
+        path = Path(name)
+        if not (path / "config.resolved.json").is_file():
+            raise UserError(f"{name}: no run directory (it has no config.resolved.json)")
+        return cls(path)
+
+    def hold(self) -> None:
+        """Makes the folder, takes the lock, starts log.txt. Raises UserError when another process has it."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"{self.path}: can't be made: {error.strerror}") from None
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise UserError(f"{self.path}: another process is writing to this run") from None
+        self._handler = logging.FileHandler(self.path / "log.txt", encoding="utf-8")
+        self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        logging.getLogger("dapo").addHandler(self._handler)
+
+    def release(self) -> None:
+        """Gives the lock back. Safe to call twice."""
+        if self._handler is not None:
+            logging.getLogger("dapo").removeHandler(self._handler)
+            self._handler.close()
+            self._handler = None
+        self._lock.release()
+
+    # --- what is written --------------------------------------------------------------------------
+
+    def write_json(self, name: str, data: Mapping[str, Any]) -> None:
+        """A JSON file, written aside and renamed."""
+        target = self.path / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_text(target, json.dumps(data, indent=2, ensure_ascii=False, sort_keys=False) + "\n")
+
+    def read_json(self, name: str) -> Any:
+        """A JSON file of this run. Raises UserError."""
+        try:
+            return json.loads((self.path / name).read_text(encoding="utf-8"))
+        except (OSError, json.JSONDecodeError) as error:
+            raise UserError(f"{self.path / name}: can't be read: {error}") from None
+
+    def append_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """One line of metrics.jsonl. NaN is written as null."""
+        row = {"step": step} | {key: _json_number(value) for key, value in sorted(metrics.items())}
+        with self.metrics_file.open("a", encoding="utf-8") as handle:
+            handle.write(json.dumps(row) + "\n")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All lines of metrics.jsonl; a torn last line is left out."""
+        if not self.metrics_file.is_file():
+            return []
+        rows = []
+        for line in self.metrics_file.read_text(encoding="utf-8").splitlines():
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+        return rows
+
+    def write_rollouts(
+        self, step: int, groups: Iterable[Group], kept: Sequence[Group], folder_name: str = "rollouts"
+    ) -> None:
+        """rollouts/step_*.jsonl.zst: every response of a step, with whether its group was kept."""
+        draws = {group.draw for group in kept}
+        rows = [row for group in groups for row in rollout_rows(group, kept=group.draw in draws, step=step)]
+        folder = self.path / folder_name
+        folder.mkdir(exist_ok=True)
+        data = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode("utf-8", "replace")
+        target = folder / f"step_{step:06d}.jsonl.zst"
+        aside = target.with_suffix(".tmp")
+        aside.write_bytes(zstandard.ZstdCompressor().compress(data))
+        aside.replace(target)
+
+    def rollouts(self, step: int, folder_name: str = "rollouts") -> list[dict[str, Any]]:
+        """The rows that `write_rollouts` wrote. Raises UserError."""
+        file = self.path / folder_name / f"step_{step:06d}.jsonl.zst"
+        if not file.is_file():
+            raise UserError(f"{file}: no rollouts of this step")
+        with file.open("rb") as handle:
+            text = io.TextIOWrapper(zstandard.ZstdDecompressor().stream_reader(handle), encoding="utf-8")
+            return [json.loads(line) for line in text]
+
+    def cut_after(self, step: int) -> None:
+        """Removes metrics, rollouts and evaluations past a step, before a resume writes them again."""
+        rows = [row for row in self.metrics() if row["step"] <= step]
+        write_text(self.metrics_file, "".join(json.dumps(row) + "\n" for row in rows))
+        for folder in ("rollouts", "eval"):
+            for file in (self.path / folder).glob("step_*"):
+                if int(file.name[5:11]) > step:
+                    file.unlink()
+
+
+def rollout_rows(group: Group, *, kept: bool, step: int) -> Iterable[dict[str, Any]]:
+    """One plain row for each response of a group."""
+    for g, rollout in enumerate(group.rollouts):
+        score = rollout.score
+        yield {
+            "step": step,
+            "draw": group.draw,
+            "g": g,
+            "prompt_id": group.prompt.id,
+            "question": _question(group.prompt),
+            "prompt": group.prompt.text,
+            "answer": group.prompt.answer,
+            "text": rollout.text,
+            "finish": rollout.response.finish.value,
+            "tokens": rollout.response.num_tokens,
+            "verdict": score.verdict.value,
+            "extracted": score.extracted,
+            "stage": score.stage,
+            "reward": score.reward,
+            "parts": dict(score.parts),
+            "overlong": rollout.overlong,
+            "kept": kept,
+            "versions": [list(run) for run in rollout.response.token_versions],
+        }
+
+
+def _question(prompt: Prompt) -> str:
+    """The last user turn, or the raw text."""
+    turns = [turn["content"] for turn in prompt.messages or () if turn["role"] == "user"]
+    return turns[-1] if turns else prompt.text
+
+
+def _json_number(value: float) -> float | None:
+    return None if math.isnan(value) or math.isinf(value) else value

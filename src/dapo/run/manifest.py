@@ -1,0 +1,79 @@
+"""What a run was made of: code, versions, data, tokenizer, recipe, machine."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dapo.types import Prompt
+
+PACKAGES = ("dapo-rl", "torch", "transformers", "tokenizers", "numpy", "safetensors", "reasoning-gym")
+
+
+def versions() -> dict[str, str]:
+    """Installed versions of what decides results."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """Processor, memory and accelerators, as far as they can be told."""
+    import torch
+
+    info: dict[str, Any] = {
+        "system": platform.system(),
+        "processor": platform.machine(),
+        "cpus": os.cpu_count(),
+        "torch_threads": torch.get_num_threads(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "python": platform.python_version(),
+    }
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        info["memory_gb"] = round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)
+    if torch.cuda.is_available():
+        info["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return info
+
+
+def code_revision() -> str | None:
+    """The git commit of this source tree, with "+changes" when it has any; None outside git."""
+    here = Path(__file__).parent
+    try:
+        commit = _git(here, "rev-parse", "HEAD")
+        dirty = _git(here, "status", "--porcelain", "--", ".")
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return commit + ("+changes" if dirty else "")
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)  # noqa: S603
+    return result.stdout.strip()
+
+
+def data_digest(prompts: Iterable[Prompt]) -> str:
+    """sha256 over ids, answers and token ids, in order: content, template and tokenizer together."""
+    digest = hashlib.sha256()
+    for prompt in prompts:
+        digest.update(prompt.id.encode())
+        digest.update((prompt.answer or "").encode("utf-8", "surrogatepass") + b"\0")
+        digest.update(prompt.token_ids.tobytes())
+    return digest.hexdigest()
+
+
+def config_digest(resolved: Mapping[str, Any]) -> str:
+    """sha256 of a resolved configuration."""
+    return hashlib.sha256(json.dumps(resolved, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,206 @@
+"""The frozen data that flows through a run.
+
+Legend: P prompts, G responses for each, B = P*G rows, T tokens of a row (prompt and
+response, padded on the right), L tokens of one response.
+
+Alignment (law 1): entry [b, t] of every token tensor concerns token t given the tokens
+before it. Only `learner.packing` knows at which position a model predicts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Columns = Mapping[str, Any]
+
+
+class Finish(Enum):
+    """Why a response ended."""
+
+    STOP = "stop"  # an EOS token or a stop string; the last token is that EOS
+    LENGTH = "length"  # the token limit, without EOS
+    ABORT = "abort"  # the engine gave it up; its draw is run again whole
+
+
+class Verdict(Enum):
+    """What the grader found. Everything but CORRECT and GRADED counts as wrong."""
+
+    CORRECT = "correct"
+    WRONG = "wrong"
+    UNPARSED = "unparsed"  # no answer found where the policy looks for one
+    TIMEOUT = "timeout"
+    ERROR = "error"
+    GRADED = "graded"  # a real-valued reward without a notion of correctness
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """One problem, tokenised once.
+
+    `id` is a hash of the content (messages and answer); `columns` holds the row's other fields.
+    """
+
+    id: str
+    messages: tuple[Mapping[str, str], ...] | None
+    text: str
+    answer: str | None
+    source: str
+    token_ids: NDArray[np.int32]  # [prompt tokens]
+    columns: Columns = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How the n responses of one draw are sampled. temperature 0 is greedy."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_new_tokens: int
+    n: int
+    seed: int
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """One sampled response.
+
+    token_ids: [L], EOS included when it stopped by one.
+    generated: [L], False for tokens that a tool or template put in (never trained).
+    engine_logprobs: [L], log-probability under the distribution it was sampled from, at the
+        time it was sampled.
+    token_versions: run lengths ((policy version, tokens), ...) that sum to L.
+    """
+
+    token_ids: NDArray[np.int32]
+    generated: NDArray[np.bool_]
+    engine_logprobs: NDArray[np.float32]
+    finish: Finish
+    token_versions: tuple[tuple[int, int], ...]
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedDraw:
+    """A draw that an engine has completed: its n responses in order of their index g."""
+
+    draw: int
+    responses: tuple[Response, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """A graded response. `reward` is before shaping; `correct` is None for graded floats."""
+
+    verdict: Verdict
+    correct: bool | None
+    reward: float
+    parts: Mapping[str, float] = field(default_factory=dict)
+    extracted: str | None = None
+    stage: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """A response, its text up to the first EOS, its score, its overlong penalty in [-factor, 0]."""
+
+    response: Response
+    text: str
+    score: Score
+    overlong: float = 0.0
+
+    @property
+    def shaped_reward(self) -> float:
+        return self.score.reward + self.overlong
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """The G rollouts of one draw of one prompt, known by the draw's own index (law 4)."""
+
+    draw: int
+    prompt: Prompt
+    rollouts: tuple[Rollout, ...]
+
+    @property
+    def num_correct(self) -> int:
+        return sum(rollout.score.correct is True for rollout in self.rollouts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Rows for the learner, in any order. All tensors on the CPU.
+
+    draw: i64 [B], the group of each row; rows of a draw share their prompt tokens.
+    prompt_lengths, lengths: i64 [B]; tokens of the prompt, and of prompt + response.
+    token_ids: i64 [B, T], padded on the right (padding is never read).
+    loss_mask: bool [B, T]; generated response tokens up to and including the first EOS.
+        Prompt, padding and everything after an EOS are out, and so are filtered rows.
+    engine_logprobs: f32 [B, T], zero outside responses.
+    old_logprobs: f32 [B, T] or None until the start of the step fixes them.
+    advantages: f32 [B].
+    row_weights: f64 [B]; the loss is sum over b, t of row_weights[b] * loss_mask[b, t] * loss[b, t].
+    """
+
+    draw: Tensor
+    prompt_lengths: Tensor
+    lengths: Tensor
+    token_ids: Tensor
+    loss_mask: Tensor
+    engine_logprobs: Tensor
+    advantages: Tensor
+    row_weights: Tensor
+    old_logprobs: Tensor | None = None
+    ref_logprobs: Tensor | None = None
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.token_ids.shape[0])
+
+    @property
+    def loss_tokens(self) -> Tensor:
+        """i64 [B], loss tokens of each row."""
+        return self.loss_mask.sum(dim=1)
+
+    def take(self, rows: Any) -> Batch:
+        """The rows at these indices (a list or an index tensor), in that order."""
+        picked: dict[str, Any] = {}
+        for f in fields(self):
+            tensor = getattr(self, f.name)
+            picked[f.name] = None if tensor is None else tensor[rows]
+        return Batch(**picked)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReport:
+    """What one step did: metric name -> value."""
+
+    step: int
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainState:
+    """The counters of a run. Everything random is a function of these and the seed.
+
+    step: rollout steps done. version: policy version (one per rollout step).
+    next_draw: the draw index at which the next step starts.
+    nonfinite_in_a_row: updates skipped since the last good one.
+    """
+
+    step: int = 0
+    version: int = 0
+    next_draw: int = 0
+    nonfinite_in_a_row: int = 0
