@@ -30,9 +30,7 @@ checked = settings(max_examples=40, deadline=None, derandomize=True)
 def padded(lists: Sequence[Sequence[Any]], fill: float | bool, width: int) -> Tensor:
     """Ragged lists as [B, T], float64 or bool, padded on the right with `fill`."""
     kind = torch.bool if isinstance(fill, bool) else torch.float64
-    return torch.tensor([[*row, *[fill] * (width - len(row))] for row in lists], dtype=kind).reshape(
-        -1, width
-    )
+    return torch.tensor([[*row, *[fill] * (width - len(row))] for row in lists], dtype=kind).reshape(-1, width)
 
 
 def as_inputs(rows: Sequence[ref.Row], pad: int = 1, junk: float = 0.0) -> alg.ObjectiveInputs:
@@ -66,9 +64,7 @@ def weights_of(
     )
 
 
-def loss_and_gradient(
-    inputs: alg.ObjectiveInputs, weights_B: Tensor, **objective: Any
-) -> tuple[float, Tensor]:
+def loss_and_gradient(inputs: alg.ObjectiveInputs, weights_B: Tensor, **objective: Any) -> tuple[float, Tensor]:
     """The package's loss of a batch and d loss / d logprob [B, T]."""
     loss_BT = alg.dapo_objective(inputs, **{"clip_low": LOW, "clip_high": HIGH, **objective})
     loss = alg.weighted_loss(loss_BT, inputs.mask_BT, weights_B)
@@ -259,9 +255,7 @@ def test_golden_dual_clip(dual: float | None, expected: float) -> None:
 @pytest.mark.parametrize("knobs", [{}, {"dual": 3.0}, {"clamp": 1.5}])
 @checked
 @given(data=st.data())
-def test_loss_and_gradient_are_the_oracles(
-    reduction: str, knobs: dict[str, float], data: st.DataObject
-) -> None:
+def test_loss_and_gradient_are_the_oracles(reduction: str, knobs: dict[str, float], data: st.DataObject) -> None:
     """Value, and autograd against central differences of the oracle, token by token."""
     rows = data.draw(batches())
     cut = data.draw(cuts(len(rows)))
@@ -325,9 +319,7 @@ def test_kl_and_importance_are_the_oracles(rows: list[ref.Row], cap: float) -> N
 
 @checked
 @given(batches(), st.none() | st.just(3.0), st.none() | st.just(1.5))
-def test_clip_statistics_are_the_oracles(
-    rows: list[ref.Row], dual: float | None, clamp: float | None
-) -> None:
+def test_clip_statistics_are_the_oracles(rows: list[ref.Row], dual: float | None, clamp: float | None) -> None:
     """Sums over loss tokens, whatever lies outside the mask."""
     knobs: dict[str, Any] = {"clip_low": LOW, "clip_high": HIGH, "clip_dual": dual, "log_ratio_clamp": clamp}
     expected = ref.clip_counts(rows, LOW, HIGH, dual, clamp)
@@ -385,9 +377,7 @@ def test_entropy_of_a_token_that_cannot_be() -> None:
 def test_overlong_penalty_is_the_oracles(length: int, limit: int, data: st.DataObject, factor: float) -> None:
     """All three cases; in [-factor, 0]; with a factor under 2 a right answer stays over a wrong one."""
     buffer = data.draw(st.integers(1, limit))
-    got = alg.overlong_penalty(
-        torch.tensor([[length]]), max_tokens=limit, buffer_tokens=buffer, factor=factor
-    ).item()
+    got = alg.overlong_penalty(torch.tensor([[length]]), max_tokens=limit, buffer_tokens=buffer, factor=factor).item()
     assert got == pytest.approx(ref.overlong_penalty(length, limit, buffer, factor), abs=1e-6)
     assert -factor - 1e-6 <= got <= 0
     assert 1 + got > -1
@@ -577,6 +567,18 @@ def test_weights_are_means(rows: list[ref.Row], data: st.DataObject) -> None:
     one = [data.draw(st.permutations(range(len(rows))))]
     by_cut = weights_of(rows, "microbatch", cut=one).tolist()
     assert by_cut == pytest.approx(weights_of(rows, "minibatch").tolist(), rel=1e-12)
+
+
+@pytest.mark.parametrize("junk", [5.0, *JUNK])
+def test_the_reduction_masks_a_users_objective(junk: float) -> None:
+    """Masking and dividing stay ours: (1 + 2 + 4) / 3 tokens, whatever the objective gives elsewhere."""
+    mask_BT = torch.tensor([[True, True, False], [False, True, False]])
+    loss_BT = torch.tensor([[1.0, 2.0, 9.0], [9.0, 4.0, 9.0]]).masked_fill(~mask_BT, junk).requires_grad_(True)
+    weights_B = alg.row_weights(mask_BT.sum(dim=1), torch.tensor([0, 0]), "minibatch")
+    loss = alg.weighted_loss(loss_BT, mask_BT, weights_B)
+    assert loss.item() == pytest.approx(7 / 3)
+    (gradient_BT,) = torch.autograd.grad(loss, loss_BT)
+    torch.testing.assert_close(gradient_BT, mask_BT / 3)
 
 
 def test_importance_leaves_the_denominator_alone() -> None:

