@@ -22,7 +22,7 @@ from pathlib import Path
 
 from dapo.batch import make_batch, minibatches, with_advantages
 from dapo.config.schema import Config
-from dapo.errors import NonFiniteGradients, SamplingExhausted, Stopped
+from dapo.errors import EngineError, NonFiniteGradients, SamplingExhausted, Stopped
 from dapo.evaluate import Evaluation, evaluate
 from dapo.grading import GroupGrader, mean_or_nan
 from dapo.learner.base import Learner
@@ -32,7 +32,7 @@ from dapo.run.directory import RunDirectory
 from dapo.run.signals import StopRequest
 from dapo.run.view import View
 from dapo.sampling import Collected, Collector, ledger
-from dapo.types import Batch, Prompt, StepReport, TrainState
+from dapo.types import Batch, Group, Prompt, StepReport, TrainState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,15 +59,17 @@ def train(parts: Parts, state: TrainState, on_step: Callable[[StepReport], None]
     """
     config, view = parts.config, parts.view
     parts.engine.load_weights(state.version, parts.learner.export_weights())
+    saved = state.step if state.step else None  # the step of the newest checkpoint
     if state.step == 0 and parts.holdout and config.eval.before:
         parts.run.append_metrics(0, run_evaluation(parts, 0).metrics())
-    saved = state.step
+    view.begin()
     with StopRequest(view.say) as stop:
         while state.step < config.train.num_steps:
             try:
                 state, metrics = train_step(parts, state)
             except SamplingExhausted:
-                _save_unless(parts, state, saved)
+                if saved != state.step:
+                    save(parts, state)
                 raise
             if parts.holdout and _due(state.step, config.eval.every, config.train.num_steps):
                 metrics |= run_evaluation(parts, state.step).metrics()
@@ -96,6 +98,7 @@ def train_step(parts: Parts, state: TrainState) -> tuple[TrainState, dict[str, f
     collected = parts.collector.collect(state.next_draw)
     if collected.short:
         view.say(collected.short)
+    check_versions(collected.kept, state.version)
     view.phase("training")
     train_start = time.perf_counter()
     batch, mismatch = with_policies(make_batch(collected.kept, parts.eos_ids, config), parts)
@@ -120,6 +123,17 @@ def train_step(parts: Parts, state: TrainState) -> tuple[TrainState, dict[str, f
         nonfinite_in_a_row=nonfinite_in_a_row(state.nonfinite_in_a_row, updates),
     )
     return new_state, metrics
+
+
+def check_versions(groups: Sequence[Group], version: int) -> None:
+    """Law 6: without allowed staleness every token was sampled by the step's own policy."""
+    for group in groups:
+        for rollout in group.rollouts:
+            if stale := [v for v, _ in rollout.response.token_versions if v != version]:
+                raise EngineError(
+                    f"draw {group.draw} holds tokens of policy version {stale[0]}, but the step starts from "
+                    f"{version}; the engine did not take the new weights"
+                )
 
 
 def with_policies(batch: Batch, parts: Parts) -> tuple[Batch, float | None]:
@@ -191,11 +205,6 @@ def save(parts: Parts, state: TrainState) -> int:
     folder.mkdir(exist_ok=True)
     checkpoint.save(folder, state, parts.learner, parts.save_tokenizer, parts.config.checkpoint.keep_last)
     return state.step
-
-
-def _save_unless(parts: Parts, state: TrainState, saved: int) -> None:
-    if state.step and state.step != saved:
-        save(parts, state)
 
 
 def _due(step: int, every: int | None, last: int) -> bool:

@@ -16,7 +16,7 @@ import torch
 
 from dapo.algorithm import informative, spread
 from dapo.config.schema import Config
-from dapo.errors import EngineError, RewardError, SamplingExhausted
+from dapo.errors import ConfigError, EngineError, RewardError, SamplingExhausted
 from dapo.grading import GroupGrader, mean_or_nan, permute_scores
 from dapo.rollout.base import RolloutEngine
 from dapo.types import Finish, Group, Prompt, SamplingParams, Verdict
@@ -79,7 +79,7 @@ class Collector:
         """Groups for one step, from draw `first_draw` on.
 
         Raises:
-            SamplingExhausted: the batch could not be filled, as `sampling.on_exhausted` says.
+            SamplingExhausted, ConfigError: the batch could not be filled, as `sampling.on_exhausted` says.
             RewardError: more scores of a round failed than `reward.max_error_fraction`.
         """
         sampling = self._config.sampling
@@ -161,7 +161,7 @@ class Collector:
         if sampling.on_exhausted == "train_short" and kept:
             return reason
         if sampling.on_exhausted == "error":
-            raise RewardError(reason + '; raise max_rounds, change the data, or set on_exhausted = "stop"')
+            raise ConfigError(reason + '; raise max_rounds, change the data, or set on_exhausted = "stop"')
         raise SamplingExhausted(reason)
 
 

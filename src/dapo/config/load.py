@@ -55,6 +55,11 @@ def from_tree(tree: Mapping[str, Any]) -> Config:
         config = Config.model_validate(dict(tree))
     except ValidationError as error:
         raise ConfigError(_first_line(error)) from None
+    for key, source in config.provenance.items():
+        if key not in set(all_keys()):
+            raise ConfigError(f"provenance: unknown key {key!r}{suggest_key(key)}")
+        if source.split(":")[0] not in ("paper", "code", "rebuttal", "chosen"):
+            raise ConfigError(f"provenance of {key}: begin with paper:, code:, rebuttal: or chosen:, then the place")
     check(config)
     return config
 

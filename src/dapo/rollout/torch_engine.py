@@ -236,11 +236,13 @@ class TorchEngine:
             [row.g for row in rows],
             [len(row.tokens) for row in rows],
         )
+        # The CDF is summed in float64, which MPS does not have.
+        device = torch.device("cpu") if self._device.type == "mps" else self._device
         tokens_R, logprobs_R = sample(
-            logits_RV,
-            torch.as_tensor(u, device=self._device),
-            torch.tensor([p.temperature for p in params], device=self._device),
-            torch.tensor([p.top_p for p in params], device=self._device),
+            logits_RV.to(device),
+            torch.as_tensor(u, device=device),
+            torch.tensor([p.temperature for p in params], device=device),
+            torch.tensor([p.top_p for p in params], device=device),
         )
         for row, token, logprob in zip(rows, tokens_R.tolist(), logprobs_R.tolist(), strict=True):
             row.tokens.append(token)

@@ -58,6 +58,11 @@ class View:
             self._live.__exit__(*error)
             self._live = None
 
+    def begin(self) -> None:
+        """Training starts now: the time left is told from here."""
+        self._start = time.monotonic()
+        self._progress.reset(self._task, total=self._total, completed=self._first)
+
     def say(self, text: str) -> None:
         """One line that stays."""
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
