@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tiny import VOCABULARY, model
 from transformers import DynamicCache
 
 from dapo.rollout.base import RolloutEngine
 from dapo.rollout.slot_cache import SlotCache
 from dapo.types import Response, SamplingParams
+from tiny import VOCABULARY, model
 
 SIZE = len(VOCABULARY)
 
@@ -89,7 +89,7 @@ def counting_model() -> Any:
     at its largest (113) where the cosine is 1.
     """
     policy = model(0, tied=False)
-    embedding = policy.model.embed_tokens.weight
+    embedding = policy.model.embed_tokens.weight.normal_()  # the padding token's would be zero
     for layer in policy.model.layers:
         layer.self_attn.o_proj.weight.zero_()
         layer.mlp.down_proj.weight.zero_()

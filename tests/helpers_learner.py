@@ -297,20 +297,20 @@ def oracle_gradient(
     for index, r in enumerate(rows):
         logp = response_logprobs(model, r.row, knobs.temperature)
         with torch.no_grad():
-            ref_logp = response_logprobs(reference, r.row, knobs.temperature).tolist() if reference else [0.0] * len(logp)
+            ref_logp = (
+                response_logprobs(reference, r.row, knobs.temperature).tolist() if reference else [0.0] * len(logp)
+            )
         terms = []
         for t, inside in enumerate(r.mask):
             if not inside:
                 continue
             one = copy.deepcopy(empty)
             one[index][t] = 1.0
-            terms.append(
-                reduced(one) * _token_loss(logp[t], r.old[t], r.engine[t], ref_logp[t], r.advantage, knobs)
-            )
-            value = ref.token_objective(float(logp[t]), r.old[t], r.advantage, LOW, HIGH, knobs.dual)
+            terms.append(reduced(one) * _token_loss(logp[t], r.old[t], r.engine[t], ref_logp[t], r.advantage, knobs))
+            value = ref.token_objective(logp[t].item(), r.old[t], r.advantage, LOW, HIGH, knobs.dual)
             if knobs.importance_cap is not None:
                 value *= ref.importance_weight(r.old[t], r.engine[t], knobs.importance_cap)
-            values[index][t] = value + knobs.kl_coef * ref.kl_k3(float(logp[t]), ref_logp[t])
+            values[index][t] = value + knobs.kl_coef * ref.kl_k3(logp[t].item(), ref_logp[t])
         if terms:
             torch.stack(terms).sum().backward()
     return reduced(values), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}

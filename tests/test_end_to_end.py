@@ -7,9 +7,9 @@ import math
 from pathlib import Path
 from typing import Any
 
-import helpers_run as helpers
 import pytest
 
+import helpers_run as helpers
 from dapo import build
 from dapo.config import load_config, recipe_names, resolve
 from dapo.config.load import from_tree
@@ -19,9 +19,8 @@ from dapo.run.view import View
 LEARN = (
     "sampling.prompts_per_step=8",
     "sampling.responses_per_prompt=8",
-    "sampling.gen_prompts=16",
-    "train.num_steps=20",
-    "train.learning_rate=3e-3",
+    "train.num_steps=16",
+    "train.learning_rate=4e-3",
     "data.holdout=16",
     "eval.k=4",
     "engine.slots=64",
@@ -95,7 +94,7 @@ OPTIONS: dict[str, tuple[tuple[str, ...], str]] = {
     "filter": (("reward.overlong=filter",), "differs"),
     "soft_filter": (("reward.overlong=soft+filter", "reward.overlong_buffer_tokens=2"), "differs"),
     "kl_loss": (("algorithm.kl.place=loss", "algorithm.kl.coef=1.0"), "differs"),
-    "kl_reward": (("algorithm.kl.place=reward", "algorithm.kl.coef=1.0"), "differs"),
+    "kl_reward": (("algorithm.kl.place=reward", "algorithm.kl.coef=100"), "differs"),
     "clip_dual": (("algorithm.clip_dual=10",), "any"),
     "std_correction": (("algorithm.std_correction=0", "algorithm.advantage_eps=0.1"), "any"),
     "raw": (("data.template=raw",), "differs"),
@@ -153,6 +152,18 @@ def observed(name: str, row: dict[str, Any]) -> None:
     if name in ("custom_reward", "reward_and_grader"):
         assert 0 < row["kept/reward_sevens_mean"] < 1
         assert ("sampled/accuracy" in row) == (name == "reward_and_grader")
+
+
+def test_a_step_without_loss_tokens_is_told_as_such(tmp_path: Path) -> None:
+    """No loss tokens at all: a loss of zero, counted, and weights that stay (section 4 of the design)."""
+    eos_never = ("sampling.max_response_tokens=1", "reward.overlong=filter", "sampling.filter=off", "train.num_steps=1")
+    run = helpers.train(tmp_path, *eos_never, model=helpers.cold_model())
+    row = helpers.metrics(run)[-1]
+    assert row["response/truncated_fraction"] == 1.0
+    assert row["tokens/loss"] == 0
+    assert row["loss/policy"] == 0
+    assert row["grad/norm"] == 0
+    assert helpers.largest_difference(helpers.weights_at(run, 1), helpers.weights(helpers.cold_model())) == 0
 
 
 # --- recipes ----------------------------------------------------------------------------------------

@@ -61,8 +61,8 @@ def invert(p: Sequence[float], u: float) -> int:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("top_p", [1.0, 0.7, 0.95])
-@pytest.mark.parametrize("temperature", [1.0, 0.7, 0.5, 1.5])
-@pytest.mark.parametrize("vocabulary", [1, 2, 7, 61])
+@pytest.mark.parametrize("temperature", [1.0, 0.5, 1.5])
+@pytest.mark.parametrize("vocabulary", [1, 7, 61])
 def test_equals_the_slow_oracle(vocabulary: int, temperature: float, top_p: float, dtype: torch.dtype) -> None:
     """Token and log-prob are those of the definition, for random logits (some -inf) and uniforms."""
     rng = np.random.default_rng([vocabulary, int(temperature * 10), int(top_p * 100)])
@@ -91,7 +91,7 @@ def test_ties_split_the_interval_evenly(k: int, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("top_p", [1.0, 0.9])
 @pytest.mark.parametrize("low", [NONE, -200.0], ids=["-inf", "underflow"])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_first_and_last_token_with_mass(seed: int, low: float, top_p: float) -> None:
     """u = 0 takes the first token with mass, u just below 1 the last; tokens around them without mass stay out."""
     rng = np.random.default_rng(seed)
@@ -144,6 +144,12 @@ def test_nucleus_edge(top_p: float, kept: list[int]) -> None:
     tokens, logprobs = draw(torch.zeros(1, 4), grid, 1.0, top_p)
     assert sorted(set(tokens)) == kept
     assert logprobs == pytest.approx([-math.log(len(kept))] * 400, abs=1e-6)
+
+
+def test_top_p_one_cuts_nothing_beside_a_row_that_is_cut() -> None:
+    """Token 0 has mass e^-40 = 4e-18, lost in a sum that starts from the largest; u = 0 still selects it."""
+    logits = torch.tensor([[-40.0, 0.0]])
+    assert draw(logits, [0.0, 0.0], 1.0, [1.0, 0.5])[0] == [0, 1]
 
 
 def nucleus(p: NDArray[np.float64], top_p: float) -> NDArray[np.float64]:

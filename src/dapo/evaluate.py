@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dapo.config.schema import Config
-from dapo.grading import GroupGrader, mean_or_nan
+from dapo.errors import EngineError
+from dapo.grading import GroupGrader, mean_or_nan, rerun
 from dapo.rng import derive_seed
 from dapo.rollout.base import RolloutEngine
 from dapo.types import Finish, Group, Prompt, SamplingParams, Verdict
 
+FIGURES = ("accuracy", "reward_mean", "parsed_fraction", "truncated_fraction", "length_mean_tokens")
 EVALUATION = 1  # salt of the evaluation's own draws
 
 
@@ -22,12 +25,14 @@ class Evaluation:
     """Figures of one evaluation.
 
     accuracy: avg@k. low, high: 95% t interval over problem means (n - 1), that is, over the
-    population that the problems were drawn from. Fractions are over responses.
+    population that the problems were drawn from. All three are NaN where rewards say nothing of
+    right and wrong (graded floats); reward_mean is there always. Fractions are over responses.
     """
 
     accuracy: float
     low: float
     high: float
+    reward_mean: float
     problems: int
     k: int
     parsed_fraction: float
@@ -40,35 +45,41 @@ class Evaluation:
         """avg@k of each source's problems."""
         sources = sorted({group.prompt.source for group in self.groups})
         return {
-            name: mean_or_nan([g.num_correct / len(g.rollouts) for g in self.groups if g.prompt.source == name])
-            for name in sources
+            name: mean_or_nan([problem_mean(g) for g in self.groups if g.prompt.source == name]) for name in sources
         }
 
     def metrics(self) -> dict[str, float]:
         """As metric name -> value."""
-        names = ("accuracy", "low", "high", "parsed_fraction", "truncated_fraction", "length_mean_tokens")
+        names = (
+            "accuracy",
+            "low",
+            "high",
+            "reward_mean",
+            "parsed_fraction",
+            "truncated_fraction",
+            "length_mean_tokens",
+        )
         return {f"eval/{name}": float(getattr(self, name)) for name in names} | {"time/eval_s": self.seconds}
 
     def summary(self) -> dict[str, Any]:
         """Plain data for eval/*.json."""
-        return {
-            "accuracy": self.accuracy,
-            "interval_95": [self.low, self.high],
+        figures = {name: plain(getattr(self, name)) for name in FIGURES}
+        return figures | {
+            "interval_95": [plain(self.low), plain(self.high)],
             "interval": "t over problem means",
-            "by_source": self.by_source(),
+            "by_source": {name: plain(value) for name, value in self.by_source().items()},
             "problems": self.problems,
             "k": self.k,
-            "parsed_fraction": self.parsed_fraction,
-            "truncated_fraction": self.truncated_fraction,
-            "length_mean_tokens": self.length_mean_tokens,
             "seconds": self.seconds,
         }
 
     def line(self) -> str:
         """One line for a person."""
+        figure = f"{self.accuracy:.1%} (95% interval {self.low:.1%} to {self.high:.1%})"
+        if math.isnan(self.accuracy):
+            figure = f"mean reward {self.reward_mean:.3f}"
         return (
-            f"avg@{self.k} over {self.problems} problems: {self.accuracy:.1%} "
-            f"(95% interval {self.low:.1%} to {self.high:.1%}); parsed {self.parsed_fraction:.1%}, "
+            f"avg@{self.k} over {self.problems} problems: {figure}; parsed {self.parsed_fraction:.1%}, "
             f"truncated {self.truncated_fraction:.1%}, mean length {self.length_mean_tokens:.1f} tokens"
         )
 
@@ -93,26 +104,43 @@ def evaluate(
     for place, prompt in enumerate(prompts):
         engine.submit(first_draw + place, prompt, params)
     groups: dict[int, Group] = {}
+    reruns: Counter[int] = Counter()
     while len(groups) < len(prompts):
         for finished in engine.poll():
-            prompt = prompts[finished.draw - first_draw]
+            place = finished.draw - first_draw
+            if not 0 <= place < len(prompts) or finished.draw in groups:
+                raise EngineError(f"the engine finished draw {finished.draw}, which was not asked for")
+            prompt = prompts[place]
             if any(response.finish is Finish.ABORT for response in finished.responses):
-                engine.submit(finished.draw, prompt, params)
+                rerun(engine, finished.draw, prompt, params, reruns)
                 continue
             groups[finished.draw] = grader.group(finished, prompt)
     ordered = tuple(groups[first_draw + place] for place in range(len(prompts)))
     return summarise(ordered, settings.k, time.perf_counter() - start)
 
 
+def plain(value: float) -> float | None:
+    """None for NaN, which JSON does not have."""
+    return None if math.isnan(value) else value
+
+
+def problem_mean(group: Group) -> float:
+    """Share of right responses; NaN where scores say nothing of right and wrong."""
+    if any(rollout.score.correct is None for rollout in group.rollouts):
+        return float("nan")
+    return group.num_correct / len(group.rollouts)
+
+
 def summarise(groups: Sequence[Group], k: int, seconds: float) -> Evaluation:
     """Figures of graded groups, one for each problem."""
-    means = [group.num_correct / len(group.rollouts) for group in groups]
+    means = [problem_mean(group) for group in groups]
     low, high = t_interval(means)
     rollouts = [r for group in groups for r in group.rollouts]
     return Evaluation(
         accuracy=mean_or_nan(means),
         low=low,
         high=high,
+        reward_mean=mean_or_nan([r.score.reward for r in rollouts]),
         problems=len(groups),
         k=k,
         parsed_fraction=mean_or_nan([r.score.verdict is not Verdict.UNPARSED for r in rollouts]),

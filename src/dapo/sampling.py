@@ -9,6 +9,7 @@ would train on them more. Groups past the cut are surplus; they are counted and 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ import torch
 from dapo.algorithm import informative, spread
 from dapo.config.schema import Config
 from dapo.errors import ConfigError, EngineError, RewardError, SamplingExhausted
-from dapo.grading import GroupGrader, mean_or_nan, permute_scores
+from dapo.grading import GroupGrader, mean_or_nan, permute_scores, rerun
 from dapo.rollout.base import RolloutEngine
 from dapo.types import Finish, Group, Prompt, SamplingParams, Verdict
 
@@ -84,7 +85,7 @@ class Collector:
         """
         sampling = self._config.sampling
         wanted, size = sampling.prompts_per_step, sampling.gen_prompts or sampling.prompts_per_step
-        limit = 1 if sampling.filter == "off" else sampling.max_rounds
+        limit = sampling.max_rounds
         groups: list[Group] = []
         rollout_seconds = grade_seconds = 0.0
         rounds, ended = 0, False
@@ -116,6 +117,7 @@ class Collector:
         for offset, prompt in enumerate(prompts):
             self._engine.submit(first + offset, prompt, self._params)
         waiting = set(range(first, first + len(prompts)))
+        reruns: Counter[int] = Counter()
         graded: dict[int, Group] = {}
         grade_seconds = 0.0
         while waiting:
@@ -125,7 +127,7 @@ class Collector:
                 prompt = prompts[finished.draw - first]
                 if any(response.finish is Finish.ABORT for response in finished.responses):
                     # Failure goes with length: an aborted draw is run again whole, never skipped.
-                    self._engine.submit(finished.draw, prompt, self._params)
+                    rerun(self._engine, finished.draw, prompt, self._params, reruns)
                     continue
                 waiting.discard(finished.draw)
                 grading = time.perf_counter()

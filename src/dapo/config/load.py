@@ -289,7 +289,11 @@ def _first_line(error: ValidationError) -> str:
 
 def _suggest_inside(place: Sequence[str]) -> str:
     """A suggestion for a key; inside a list of tables, out of that table's keys."""
-    tables = {"source": SourceConfig, "data": SourceConfig, "functions": RewardFunctionConfig}
+    tables: dict[str, type[BaseModel]] = {
+        "source": SourceConfig,
+        "data": SourceConfig,
+        "functions": RewardFunctionConfig,
+    }
     if len(place) > 2 and place[-2].isdigit() and place[-3] in tables:
         return did_you_mean(place[-1], list(tables[place[-3]].model_fields))
     return suggest_key(".".join(place))

@@ -84,7 +84,11 @@ def read_problems(
         kept = []
         for row in read_rows(source):
             counts["rows"] += 1
-            problem = Problem(content_id(row.problem), row, _answer(row, check_answer))
+            try:
+                content = content_id(row.problem)
+            except TypeError:
+                raise DataError(f"{row.where}: the prompt is no text") from None
+            problem = Problem(content, row, _answer(row, check_answer))
             first = seen.setdefault(problem.id, problem)
             if first is problem:
                 kept.append(problem)
@@ -169,7 +173,10 @@ def tokenise(
     for problem in problems:
         row = problem.row
         messages = template.messages(row.problem, row.columns, row.where)
-        text, ids = template.encode(messages, row.problem if messages is None else "")
+        try:
+            text, ids = template.encode(messages, row.problem if messages is None else "")
+        except (TypeError, UnicodeError) as error:
+            raise DataError(f"{row.where}: the tokenizer can't read the prompt: {error}") from None
         if len(ids) > limit:
             message = f"{row.where}: the prompt takes {len(ids)} tokens, over data.max_prompt_tokens = {limit}"
             if config.data.overlong_prompts == "refuse":

@@ -50,13 +50,12 @@ def read_rows(source: SourceConfig) -> Iterator[Row]:
 
 
 def _table(source: SourceConfig, rows: Iterator[tuple[int, dict[str, Any]]]) -> Iterator[Row]:
-    used = {source.prompt_column.split(".")[0], source.answer_column.split(".")[0]}
     for number, columns in rows:
         where = f"{source.source}, row {number}"
         yield Row(
             problem=_column(columns, source.prompt_column, where, "prompt_column"),
             answer=_column(columns, source.answer_column, where, "answer_column"),
-            columns={key: value for key, value in columns.items() if key not in used},
+            columns={key: value for key, value in columns.items() if key != source.prompt_column},
             source=str(columns.get("data_source") or Path(source.source).stem),
             where=where,
         )
@@ -78,20 +77,22 @@ def _column(columns: dict[str, Any], name: str, where: str, knob: str) -> Any:
 
 def _jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
-        with path.open(encoding="utf-8") as lines:
+        with path.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
                 if not line.strip():
                     continue
                 try:
-                    row = json.loads(line)
-                except json.JSONDecodeError as error:
+                    row = json.loads(line.decode("utf-8"))
+                except UnicodeDecodeError:
+                    raise DataError(f"{path}, row {number}: not UTF-8; convert the file") from None
+                except (ValueError, RecursionError) as error:
                     raise DataError(f"{path}, row {number}: not valid JSON: {error}") from None
                 if not isinstance(row, dict):
                     raise DataError(f"{path}, row {number}: a JSON object is wanted, one a line")
                 yield number, row
     except FileNotFoundError:
         raise DataError(f"{path}: no such file (data.source)") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise DataError(f"{path}: can't be read: {error}") from None
 
 

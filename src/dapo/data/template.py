@@ -77,19 +77,23 @@ class PromptTemplate:
             return problem
         try:
             return self._wording.render(**{**columns, "problem": problem})
-        except jinja2.UndefinedError as error:
+        except Exception as error:  # a template may raise anything
             raise DataError(f"{where}: data.template: {error}") from None
 
     def encode(self, messages: Sequence[Message] | None, text: str) -> tuple[str, list[int]]:
         """(prompt text, token ids) with exactly one BOS where the tokenizer wants one."""
         if messages is not None:
-            text = self._tokenizer.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=True, **self._chat_arguments
-            )
+            try:
+                text = self._tokenizer.apply_chat_template(
+                    list(messages), tokenize=False, add_generation_prompt=True, **self._chat_arguments
+                )
+            except jinja2.TemplateError as error:
+                raise ModelError(f"the tokenizer's chat template: {error}") from None
         ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         if self.bos is not None and (not ids or ids[0] != self.bos):
             ids = [self.bos, *ids]
-        if self.bos is not None and ids[:2] == [self.bos, self.bos]:
+        own = getattr(self._tokenizer, "bos_token_id", None)
+        if own is not None and ids[:2] == [own, own]:
             raise ModelError("the chat template writes the BOS token twice; mend the template")
         return text, ids
 

@@ -8,8 +8,8 @@ from fractions import Fraction
 MAX_DIGITS = 4000  # longer numbers are refused: Python's own bound on reading integers is 4300
 
 _WRAPPERS = (
-    ("\\left", ""), ("\\right", ""), ("\\displaystyle", ""), ("\\!", ""), ("\\,", ""), ("\\;", ""),
-    ("\\ ", " "), ("\\(", ""), ("\\)", ""), ("\\[", ""), ("\\]", ""), ("$", ""), ("**", ""), ("`", ""),
+    ("\\left", ""), ("\\right", ""), ("\\displaystyle", ""), ("\\!", ""), ("\\,", ","), ("\\;", ""),
+    ("\\ ", " "), ("\\(", ""), ("\\)", ""), ("\\[", ""), ("\\]", ""), ("$", ""), ("`", ""),
     ("−", "-"), ("–", "-"), ("\u00a0", " "), ("\u202f", " "), ("\u2009", " "),
     ("\\dfrac", "\\frac"), ("\\tfrac", "\\frac"),
 )  # fmt: skip
@@ -33,7 +33,7 @@ def parse_number(text: str) -> Fraction | None:
     plain = text.translate(_FULL_WIDTH).replace("{,}", ",")
     for old, new in _WRAPPERS:
         plain = plain.replace(old, new)
-    plain = _TEXT.sub(r"\1", plain).strip().rstrip(".,;:!。").strip().strip("*_").strip()
+    plain = _TEXT.sub(r"\1", plain).strip().strip("*_").strip().rstrip(".,;:。").strip().strip("*_").strip()
     if len(plain) > MAX_DIGITS:
         return None
     if match := _FRACTION.fullmatch(plain):

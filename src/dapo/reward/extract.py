@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-_ANSWER = re.compile(r"(?:answer|答案)\s*(?:is\s*)?[*_`\s]*[:：][*_`]*[ \t]*([^\n]*)", re.IGNORECASE)
+_ANSWER = re.compile(r"(?:answer|答案)[*_`\s]*+(?:is[*_`\s]*+)?[:：][*_`]*[ \t]*([^\n]*)", re.IGNORECASE)
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
-_THOUSANDS = r"\d{1,3}(?:,\d{3})+(?!,?\d)"
-_NUMBER = re.compile(rf"(?:(?<![\w)\].])[-−+])?(?:{_THOUSANDS}|\d+)(?:\.\d+)?(?:\s*/\s*\d+(?!\.?\d))?")
+_THOUSANDS = r"(?<!\d,)\d{1,3}(?:,\d{3})++(?!,?\d)"
+_NUMBER = re.compile(rf"(?:(?<![\w)\].])[-−+])?(?:(?:{_THOUSANDS}|\d+)(?:\.\d+)?|\.\d+)(?:\s*/\s*\d++(?:\.\d+)?)?")
 
 
 def extract(text: str, policies: Sequence[str]) -> tuple[str | None, str]:

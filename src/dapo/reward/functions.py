@@ -93,8 +93,12 @@ def call_function(
         result = asyncio.run(_await(result))
     values = list(result)
     if len(values) != len(texts):
-        raise RewardError(f"{function.__name__} gave {len(values)} rewards for {len(texts)} completions")
+        raise RewardError(f"{_name(function)} gave {len(values)} rewards for {len(texts)} completions")
     return [_number(value, function) for value in values]
+
+
+def _name(function: RewardFunction) -> str:
+    return getattr(function, "__name__", type(function).__name__)
 
 
 async def _await(result: Any) -> Any:
@@ -116,5 +120,5 @@ def _number(value: Any, function: RewardFunction) -> float | None:
         return None
     number = float(value)
     if not math.isfinite(number):
-        raise RewardError(f"{function.__name__} gave a reward that is not finite: {number}")
+        raise RewardError(f"{_name(function)} gave a reward that is not finite: {number}")
     return number

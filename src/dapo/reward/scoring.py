@@ -43,6 +43,8 @@ class Scorer:
         failed = [False] * len(texts)
         for name, function, weight in self._functions:
             label = name.rpartition(":")[2]
+            if any(other != name and other.rpartition(":")[2] == label for other, _, _ in self._functions):
+                label = name
             for row, value in enumerate(self._values(name, function, graded, prompt, texts, token_ids)):
                 if value is None:
                     failed[row] = True
@@ -76,7 +78,8 @@ class Scorer:
 def _combine(parts: dict[str, float], total: float, failed: bool, graded: Score | None) -> Score:
     if failed or not parts:
         correct = None if graded is None else False
-        return Score(verdict=Verdict.ERROR, correct=correct, reward=WRONG, parts=parts, stage="a function failed")
+        stage = "a function failed" if failed else "every function abstained"
+        return Score(verdict=Verdict.ERROR, correct=correct, reward=WRONG, parts=parts, stage=stage)
     if graded is None:
         return Score(verdict=Verdict.GRADED, correct=None, reward=total, parts=parts, stage="functions")
     return Score(

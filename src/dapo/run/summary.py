@@ -35,13 +35,20 @@ def _figures(before: dict[str, Any], after: dict[str, Any]) -> Table:
     table = Table(title="held-out problems, before and after", title_justify="left")
     for name in ("", "before", "after"):
         table.add_column(name, justify="left" if not name else "right")
-    table.add_row(f"accuracy, avg@{after['k']}", *(f"{e['accuracy']:.1%}" for e in (before, after)))
-    table.add_row("95% interval", *("{:.1%} to {:.1%}".format(*e["interval_95"]) for e in (before, after)))
+    if after["accuracy"] is not None:
+        table.add_row(f"accuracy, avg@{after['k']}", *(f"{e['accuracy']:.1%}" for e in (before, after)))
+        table.add_row("95% interval", *(_interval(e["interval_95"]) for e in (before, after)))
+    table.add_row("mean reward", *(f"{e['reward_mean']:.3f}" for e in (before, after)))
     for name, key in (("parsed answers", "parsed_fraction"), ("truncated", "truncated_fraction")):
         table.add_row(name, *(f"{e[key]:.1%}" for e in (before, after)))
     table.add_row("mean length, tokens", *(f"{e['length_mean_tokens']:.1f}" for e in (before, after)))
     table.add_row("problems x samples", *(f"{e['problems']} x {e['k']}" for e in (before, after)))
     return table
+
+
+def _interval(bounds: list[float | None]) -> str:
+    low, high = bounds
+    return "-" if low is None or high is None else f"{low:.1%} to {high:.1%}"
 
 
 def _answers(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> Table:
