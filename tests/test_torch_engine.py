@@ -470,9 +470,8 @@ def test_new_weights_are_the_policy_from_now_on(tied: bool) -> None:
 def test_weights_that_change_under_draws_in_flight() -> None:
     """Rows go on with their cache, each token by the policy it records.
 
-    8 slots: draw 0 (5 tokens) ends at step 4, when draw 1 has 5 of its 30 tokens: version 7 has the
-    other 25. Draw 2 (12 tokens) enters with version 7 and ends after 11 more steps, draw 1 then has
-    5 + 11 + 1: at the same poll nothing else changes. Version 7 loaded twice is one run.
+    Draw 0 (5 tokens) ends at step 4, when draw 1 has 5 of its 30 tokens: version 7 has the other 25.
+    Draw 2 enters with version 7. Version 7 loaded twice makes one run.
     """
     engine = make(model(6), eos=NEVER)
     engine.submit(0, prompt(words(3)), params(5))

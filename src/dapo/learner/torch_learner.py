@@ -77,8 +77,10 @@ class TorchLearner:
         self._settings, self._objective, self._dtype = settings, objective, dtype
         self._device = next(model.parameters()).device
         if settings.gradient_checkpointing:
-            if getattr(model.config, "attention_dropout", 0):
-                raise ModelError("train.gradient_checkpointing: this model has dropout; set attention_dropout to 0")
+            if getattr(model.config, "attention_dropout", 0) or any(
+                isinstance(module, torch.nn.Dropout) and module.p > 0 for module in model.modules()
+            ):
+                raise ModelError("train.gradient_checkpointing: this model has dropout; set it to 0 in its config.json")
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
             model.train()
         self._optimizer = torch.optim.AdamW(
@@ -129,6 +131,7 @@ class TorchLearner:
         if finite and rows:
             self._step(norm, learning_rate)
         self._optimizer.zero_grad(set_to_none=True)
+        totals.setdefault("loss/policy", 0.0)
         return _averages(totals, int(minibatch.loss_tokens.sum())) | {
             "grad/norm": norm,
             "grad/nonfinite": float(not finite),
@@ -145,7 +148,7 @@ class TorchLearner:
         flat: dict[str, Any] = {}
         for name, parameter in self.model.named_parameters():
             for key, value in self._optimizer.state[parameter].items():
-                flat[f"{key}/{name}"] = value.detach().cpu()
+                flat[f"{key}/{name}"] = value.detach().to("cpu", copy=True)
         return flat
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -154,10 +157,13 @@ class TorchLearner:
             own: dict[str, Tensor] = {}
             for key in ("step", "exp_avg", "exp_avg_sq"):
                 value = state.get(f"{key}/{name}")
-                if value is not None:
-                    own[key] = value.clone() if key == "step" else value.to(parameter.device, parameter.dtype)
+                if value is not None:  # copied, so that no later update writes into the caller's state
+                    like = value if key == "step" else parameter
+                    own[key] = value.to(like.device, like.dtype, copy=True)
             if own:
                 self._optimizer.state[parameter] = own
+            else:
+                self._optimizer.state.pop(parameter, None)
 
     def save_hf(self, path: Path) -> None:
         """See Learner."""
