@@ -137,7 +137,8 @@ class TorchEngine:
         if not self._draws and not self._finished:
             raise EngineError("poll with nothing in flight would wait for ever")
         while not self._finished:
-            self._admit()
+            while self._waiting and len(self._active) < self._slots:
+                self._admit()  # again while first tokens end responses and free their slots
             if self._active:
                 self._step()
         finished, self._finished = self._finished, []
@@ -156,16 +157,25 @@ class TorchEngine:
 
     @torch.no_grad()
     def load_weights(self, version: int, tensors: Iterable[tuple[str, Tensor]]) -> None:
-        """Copies every weight in place. Responses in flight keep their cache and go on."""
+        """Copies every weight in place. Responses in flight keep their cache and go on.
+
+        Prompts that wait for slots are prefilled again: the first token of a response comes from
+        its prefill, and must belong to the version it carries.
+        """
         own = dict(self._model.named_parameters())
         missing = set(own)
         for name, tensor in tensors:
             if name not in own:
                 raise EngineError(f"load_weights: unknown weight {name}")
+            if own[name].shape != tensor.shape:
+                shapes = f"{tuple(tensor.shape)}, not {tuple(own[name].shape)}"
+                raise EngineError(f"load_weights: {name} has shape {shapes}")
             own[name].copy_(tensor)
             missing.discard(name)
         if missing:
             raise EngineError(f"load_weights: {len(missing)} weights missing, the first: {min(missing)}")
+        for owner, _ in self._waiting:
+            owner.prefilled = None
         self.version = version
 
     def close(self) -> None:
@@ -258,12 +268,25 @@ class TorchEngine:
     def _finish(self, row: _Row) -> Finish | None:
         if row.tokens[-1] in self._eos:
             return Finish.STOP
-        stop = row.owner.params.stop
-        if stop and self._decode is not None:
-            text = self._decode(row.tokens[-max(map(len, stop)) - 8 :])
-            if any(string in text for string in stop):
-                return Finish.STOP
+        if row.owner.params.stop and any(string in self._tail(row) for string in row.owner.params.stop):
+            return Finish.STOP
         return Finish.LENGTH if len(row.tokens) >= row.owner.params.max_new_tokens else None
+
+    def _tail(self, row: _Row) -> str:
+        """Decoded text long enough to hold any stop string that the latest token may have ended.
+
+        A token may be less than a character (bytes) or nothing at all (a special token), so the
+        window grows until its text is long enough.
+        """
+        if self._decode is None:
+            return ""
+        wanted = max(map(len, row.owner.params.stop)) + 8
+        window = wanted
+        text = self._decode(row.tokens[-window:])
+        while len(text) < wanted and window < len(row.tokens):
+            window *= 2
+            text = self._decode(row.tokens[-window:])
+        return text
 
     def _complete(self, row: _Row, finish: Finish) -> None:
         runs: list[tuple[int, int]] = []
