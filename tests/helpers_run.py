@@ -152,6 +152,22 @@ def finished_run() -> Path:
     return train(folder_of_this_process())
 
 
+VOWELS = """
+def vowels(completions, **columns):
+    return [sum(letter in "aeiou" for letter in turns[0]["content"]) for turns in completions]
+"""
+
+
+@functools.cache
+def babbling_run() -> Path:
+    """Two steps of the random model towards vowels: its greedy text depends on every token before it."""
+    folder = folder_of_this_process()
+    (folder / "vowels.py").write_text(VOWELS, encoding="utf-8")
+    words = (f'reward.functions=["{folder / "vowels.py"}:vowels"]', "sampling.filter=nonzero_std", "eval.data=[]")
+    words += ("data.max_prompt_tokens=64",)
+    return train(folder, *words, model=cold_model())
+
+
 def copy_run(run: Path, target: Path, *, up_to: int | None = None) -> Path:
     """A copy of a run, without its checkpoints past a step: as after a crash."""
     shutil.copytree(run, target)

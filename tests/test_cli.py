@@ -255,8 +255,9 @@ def huggingface_greedy(folder: Path, question: str, tokens: int) -> str:
 
 
 @pytest.mark.parametrize("question", [QUESTION, "what is 3 + 4?", "say zz"])
-def test_the_checkpoint_is_a_plain_model_that_says_the_same(question: str, run: Path) -> None:
+def test_the_checkpoint_is_a_plain_model_that_says_the_same(question: str) -> None:
     """transformers alone loads it, and its greedy text is the engine's."""
+    run = helpers.babbling_run()
     wanted = huggingface_greedy(model_of(run), question, 24)
     out = ok("sample", run, question, "-n", "1", "--temperature", "0", "--max-tokens", "24")
     assert out == f"[1] {wanted}\n"
@@ -278,18 +279,24 @@ def test_sample_takes_a_bare_model(run: Path) -> None:
     assert ok("sample", model_of(run), *words) == ok("sample", run, *words)
 
 
-def test_chat_keeps_the_turns(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second answer is to both questions and the first answer; an empty line ends.
-
-    The dialogue may outgrow data.max_prompt_tokens, which is about training.
-    """
-    words = ("chat", run, "--temperature", "0", "--max-tokens", "4")
+def test_chat_keeps_the_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second answer is to both questions and the first answer; an empty line ends."""
+    run = helpers.babbling_run()
+    words = ("chat", run, "--temperature", "0", "--max-tokens", "8")
     monkeypatch.setattr(sys, "stdin", io.StringIO("say aa\nsay bb\n\nnever read\n"))
     answers = [line.partition("model> ")[2] for line in ok(*words).splitlines() if "model> " in line]
     assert len(answers) == 2
-    assert answers[0] == huggingface_greedy(model_of(run), "say aa", 4)
+    assert answers[0] == huggingface_greedy(model_of(run), "say aa", 8)
     dialogue = f"say aa{tiny.TURN}{answers[0]}{tiny.TURN}say bb"  # the tiny template joins turns so
-    assert answers[1] == huggingface_greedy(model_of(run), dialogue, 4)
+    assert answers[1] == huggingface_greedy(model_of(run), dialogue, 8)
+    for other in (f"say aa{tiny.TURN}say bb", "say bb"):  # turns left out would be seen
+        assert answers[1] != huggingface_greedy(model_of(run), other, 8)
+
+
+def test_a_chat_may_outgrow_the_training_prompts(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """data.max_prompt_tokens (16 here, 64 in quickstart) is about training; the model has room for 256."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO("say aa\nsay bb\nsay cc\n"))
+    assert ok("chat", run, "--max-tokens", "8").count("model> ") == 3
 
 
 def test_chat_ends_with_the_input(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -236,6 +236,16 @@ def test_the_mend_of_a_missing_column(tmp_path: Path) -> None:
     assert "set data.answer_column" in message
 
 
+def test_one_id_for_two_problems_names_both_rows(tmp_path: Path) -> None:
+    """A file's own ids mean something to its owner; a repeated row under its own id is only a duplicate."""
+    row = {"id": 1, "prompt": "what is one", "answer": "1"}
+    file = jsonl(tmp_path / "a.jsonl", row, {**row, "prompt": "what is two", "answer": "2"})
+    message = refusal(lambda: checked(file))
+    assert f"{file}, row 2: id 1 stands for another problem in {file}, row 1" in message
+    again = jsonl(tmp_path / "b.jsonl", row, row)
+    assert checked(again).counts["duplicates"] == 1
+
+
 def test_one_problem_with_two_answers_names_both_rows(tmp_path: Path) -> None:
     """Which of two answers is right, no program can say."""
     first = jsonl(tmp_path / "a.jsonl", *rows(2))

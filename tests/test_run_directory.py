@@ -154,10 +154,12 @@ def test_two_runs_into_one_directory_are_refused(verb: str, tmp_path: Path) -> N
     assert code == 0, err  # and with the lock free the same words work
 
 
-def test_a_file_is_no_output_directory(tmp_path: Path) -> None:
-    """Neither the name itself nor a folder on the way."""
+def test_a_file_is_no_output_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the name itself, which is told before anything is loaded, nor a folder on the way."""
     recipe = helpers.write_recipe(tmp_path)
-    for target in (recipe, recipe / "below"):
+    for target in (recipe / "below", recipe):
+        if target == recipe:
+            monkeypatch.setattr("dapo.build.load_model", lambda *a, **k: pytest.fail("the model was loaded"))
         code, _, err = helpers.quiet_dapo("train", recipe, "--output-dir", target)
         assert code == 2
         assert str(recipe) in err.splitlines()[-1]

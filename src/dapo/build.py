@@ -33,7 +33,7 @@ from dapo.rollout.base import RolloutEngine
 from dapo.rollout.torch_engine import TorchEngine
 from dapo.run import checkpoint
 from dapo.run.directory import RunDirectory
-from dapo.run.manifest import code_revision, config_digest, data_digest, machine, versions
+from dapo.run.manifest import code_revision, config_digest, data_digest, machine, versions, weights_digest
 from dapo.run.view import View
 from dapo.sampling import Collector
 from dapo.types import Prompt, TrainState
@@ -53,10 +53,12 @@ class Policy:
 
 def check_inputs(config: Config) -> tuple[Scorer, CheckedData]:
     """Everything that can be checked before a model is loaded: rewards, data, answers."""
-    scorer = Scorer(config.reward)
-    checked = check_data(config, scorer.grader.check_gold if scorer.has_correctness else None)
     make_objective(config)
-    return scorer, checked
+    for field, kind in (("engine", config.engine.kind), ("learner", config.learner.kind)):
+        if kind != "torch":
+            plugin(f"dapo.{field}s", kind, f"{field}.kind", ("torch",))
+    scorer = Scorer(config.reward)
+    return scorer, check_data(config, scorer.grader.check_gold if scorer.has_correctness else None)
 
 
 def make_objective(config: Config) -> Objective:
@@ -130,13 +132,12 @@ def make_learner(config: Config, model: Any, reference: Any | None, dtype: Any) 
     return TorchLearner(model, settings, make_objective(config), dtype=dtype, reference=reference)
 
 
-def load_policy(config: Config) -> tuple[Policy, Any, Any]:
+def load_policy(config: Config, tokenizer: Any) -> tuple[Policy, Any, Any]:
     """(policy, learner's model in float32, engine's model in the compute type)."""
     import torch
 
     device = pick_device(config.model)
     dtype = pick_dtype(config.model, device)
-    tokenizer = load_tokenizer(config.model)
     learner_model = load_model(config.model, torch.float32, device)
     check_architecture(learner_model, max_tokens(config))
     engine_model = load_model(config.model, dtype, device)
@@ -167,20 +168,23 @@ def build(config: Config, run: RunDirectory, view: View) -> Parts:
     device = pick_device(config.model)
     dtype = pick_dtype(config.model, device)
     view.phase("loading the model")
-    policy, learner_model, engine_model = load_policy(config)
-    data = tokenise_data(config, checked, policy.tokenizer)
+    tokenizer = load_tokenizer(config.model)
+    data = tokenise_data(config, checked, tokenizer)
+    policy, learner_model, engine_model = load_policy(config, tokenizer)
     for note in data.notes:
         view.say(f"note: {note}")
+    view.say(data_line(data))
     reference = load_model(config.model, torch.float32, device) if config.algorithm.kl.place != "off" else None
     engine = make_engine(config, engine_model, policy)
     grader = make_grader(config, scorer, policy)
+    learner = make_learner(config, learner_model, reference, dtype)
     stream = make_stream(config, data)
     run.hold()
-    record(run, config, data)
+    record(run, config, data, learner_model)
     return Parts(
         config=config,
         engine=engine,
-        learner=make_learner(config, learner_model, reference, dtype),
+        learner=learner,
         collector=Collector(config, engine, grader, stream.prompt),
         grader=grader,
         holdout=data.holdout,
@@ -191,13 +195,22 @@ def build(config: Config, run: RunDirectory, view: View) -> Parts:
     )
 
 
-def record(run: RunDirectory, config: Config, data: LoadedData) -> None:
+def data_line(data: LoadedData) -> str:
+    """What is trained and tested on, and what was left out, in one line."""
+    training = sum(map(len, data.by_source))
+    dropped = {key: count for key, count in sorted(data.counts.items()) if count and not key.endswith("rows")}
+    left_out = ", ".join(f"{count} {key.replace('_', ' ')}" for key, count in dropped.items()) or "nothing"
+    return f"data: {training} training prompts, {len(data.holdout)} evaluation prompts; left out: {left_out}"
+
+
+def record(run: RunDirectory, config: Config, data: LoadedData, model: Any) -> None:
     """Writes config and manifest of a new run; holds a resumed one against its manifest.
 
     Raises UserError when a resumed run's data, template or tokenizer are not the same.
     """
     prompts: list[Prompt] = [prompt for source in data.by_source for prompt in source]
     digests = {"training_data": data_digest(prompts), "evaluation_data": data_digest(data.holdout)}
+    weights = weights_digest(model.named_parameters())
     resolved = resolve(config)
     if (run.path / "manifest.json").is_file():
         before = run.read_json("manifest.json")["digests"]
@@ -213,7 +226,8 @@ def record(run: RunDirectory, config: Config, data: LoadedData) -> None:
         "manifest.json",
         {
             "recipe": config.name,
-            "digests": {"config": config_digest(resolved), **digests},
+            "digests": {"config": config_digest(resolved), "starting_weights": weights, **digests},
+            "model": config.model.path,
             "data": {
                 "training_prompts": len(prompts),
                 "evaluation_prompts": len(data.holdout),
@@ -233,9 +247,8 @@ def config_of_run(run: RunDirectory) -> Config:
     return from_tree(run.read_json("config.resolved.json"))
 
 
-def resume(run: RunDirectory, config: Config, view: View) -> tuple[Parts, TrainState]:
-    """Parts and state of a run at its newest complete checkpoint."""
-    found = checkpoint.newest(run.checkpoints)
+def resume(run: RunDirectory, config: Config, found: checkpoint.Checkpoint, view: View) -> tuple[Parts, TrainState]:
+    """Parts and state of a run at one of its checkpoints."""
     view.say(f"resuming from {found.path} (step {found.state.step})")
     parts = build(config, run, view)
     checkpoint.restore(found, parts.learner)
@@ -266,12 +279,23 @@ class Sampler:
     grader: GroupGrader
 
 
-def build_sampler(config: Config) -> Sampler:
-    """Tokenizer, engine and grader of a model, for evaluation and sampling."""
+LONGEST_CHAT = 4096  # tokens of prompt and response, where a model could take more
+
+
+def build_sampler(config: Config, *, all_positions: bool = False) -> Sampler:
+    """Tokenizer, engine and grader of a model, for evaluation and sampling.
+
+    all_positions: prompts may fill the model's positions (up to LONGEST_CHAT), whatever
+    data.max_prompt_tokens says.
+    """
     scorer = Scorer(config.reward)
     device = pick_device(config.model)
     tokenizer = load_tokenizer(config.model)
-    model = load_model(config.model, pick_dtype(config.model, device), device)
+    model: Any = load_model(config.model, pick_dtype(config.model, device), device)
+    if all_positions:
+        positions = getattr(model.config.get_text_config(), "max_position_embeddings", None) or LONGEST_CHAT
+        room = max(1, min(positions, LONGEST_CHAT) - config.sampling.max_response_tokens)
+        config = config.model_copy(update={"data": config.data.model_copy(update={"max_prompt_tokens": room})})
     check_architecture(model, max_tokens(config))
     policy = Policy(tokenizer, eos_ids(model, tokenizer))
     return Sampler(config, policy, make_engine(config, model, policy), make_grader(config, scorer, policy))

@@ -18,7 +18,7 @@ from dapo.config.schema import Config
 from dapo.data import LoadedData, tokenise_data
 from dapo.errors import DapoError
 from dapo.loop import learning_rate
-from dapo.model.loading import pick_device, pick_dtype
+from dapo.model.loading import load_tokenizer, pick_device, pick_dtype
 from dapo.model.paths import cache_root
 from dapo.run.manifest import machine, versions
 from dapo.types import Group, SamplingParams
@@ -62,8 +62,9 @@ def checks(config: Config) -> Iterator[Check]:
     count = sum(map(len, checked.training))
     yield Check("data and rewards", True, f"{count} training problems; every gold answer can be graded")
     try:
-        policy, learner_model, engine_model = build.load_policy(config)
-        data = tokenise_data(config, checked, policy.tokenizer)
+        tokenizer = load_tokenizer(config.model)
+        data = tokenise_data(config, checked, tokenizer)
+        policy, learner_model, engine_model = build.load_policy(config, tokenizer)
     except DapoError as error:
         yield Check("model and template", False, error.message, "see the message")
         return

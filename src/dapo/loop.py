@@ -60,7 +60,7 @@ def train(parts: Parts, state: TrainState, on_step: Callable[[StepReport], None]
     config, view = parts.config, parts.view
     parts.engine.load_weights(state.version, parts.learner.export_weights())
     saved = state.step if state.step else None  # the step of the newest checkpoint
-    if state.step == 0 and parts.holdout and config.eval.before:
+    if state.step == 0 and parts.holdout and config.eval.before and not parts.run.metrics():
         parts.run.append_metrics(0, run_evaluation(parts, 0).metrics())
     view.begin()
     with StopRequest(view.say) as stop:

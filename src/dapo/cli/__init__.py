@@ -48,6 +48,9 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(error.exit_code)
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.format_message())
+        sys.exit(UserError.exit_code)
     except click.ClickException as error:
         print(f"error: {error.format_message()}", file=sys.stderr)
         sys.exit(UserError.exit_code)

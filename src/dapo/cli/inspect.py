@@ -58,7 +58,7 @@ def _has_value(value: Any) -> bool:
     return type(value).__name__ != "PydanticUndefinedType"
 
 
-@click.command()
+@click.command(context_settings=SETTINGS)
 @click.argument("text")
 @click.argument("gold")
 @click.option(

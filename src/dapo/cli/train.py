@@ -38,7 +38,7 @@ def train(
         return
     config = config_of(words)
     if dry_run:
-        _dry_run(config)
+        _dry_run(config, as_json)
         return
     from dapo import build
     from dapo.run.directory import RunDirectory
@@ -67,18 +67,21 @@ def _resume(name: str, words: tuple[str, ...], as_json: bool, quiet: bool) -> No
 
     run = RunDirectory.open(name)
     config = build.with_overrides(build.config_of_run(run), overrides)
-    done = checkpoint.newest(run.checkpoints).state.step
+    found = checkpoint.newest(run.checkpoints)
+    done = found.state.step
     view = View(config.train.num_steps, first_step=done, quiet=quiet)
     if done >= config.train.num_steps:
         view.say(
             f"{run.path}: nothing to do, step {done} of {config.train.num_steps} is done; "
             "for more, add e.g. train.num_steps=" + str(done + 10)
         )
+        if as_json:
+            _print_last(run)
         return
     view.say(f"{config.name}: {batch_line(config)}")
     try:
         with view:
-            parts, state = build.resume(run, config, view)
+            parts, state = build.resume(run, config, found, view)
             _train(parts, state)
         _finish(parts, as_json)
     finally:
@@ -91,11 +94,21 @@ def _train(parts: Parts, state: Any) -> None:
     run_loop(parts, state)
 
 
-def _dry_run(config: Config) -> None:
+def _dry_run(config: Config, as_json: bool) -> None:
     from dapo.build import check_inputs
 
     _, checked = check_inputs(config)
     sizes = sum(map(len, checked.training))
+    if as_json:
+        report = {
+            "recipe": config.name,
+            "batch": batch_line(config),
+            "training_problems": sizes,
+            "evaluation_problems": len(checked.evaluation),
+            "notes": checked.notes,
+        }
+        click.echo(json.dumps(report, ensure_ascii=False))
+        return
     click.echo(f"{config.name}: {batch_line(config)}")
     click.echo(f"data: {sizes} training problems, {len(checked.evaluation)} evaluation problems")
     for note in checked.notes:
@@ -109,5 +122,9 @@ def _finish(parts: Parts, as_json: bool) -> None:
     run: RunDirectory = parts.run
     before_after(run, parts.config, parts.view)
     if as_json:
-        rows = run.metrics()
-        click.echo(json.dumps(rows[-1] if rows else {}))
+        _print_last(run)
+
+
+def _print_last(run: RunDirectory) -> None:
+    rows = run.metrics()
+    click.echo(json.dumps(rows[-1] if rows else {}))

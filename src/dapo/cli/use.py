@@ -22,6 +22,16 @@ RECIPE = click.option("--recipe", metavar="RECIPE", help="Data, template and gra
 NO_DATA = "data.source=none.jsonl"
 
 
+def split_step(word: str) -> tuple[str, int | None]:
+    """RUN@STEP as (run, step); a path that exists is taken whole, whatever it holds."""
+    name, at, step = word.rpartition("@")
+    if not at or Path(word).exists():
+        return word, None
+    if not step.isdigit():
+        raise UserError(f"{word}: after @ comes a step number")
+    return name, int(step)
+
+
 def resolve_target(model: str, recipe: str | None, words: tuple[str, ...] = ()) -> Config:
     """The configuration for a run directory (its own, at a checkpoint), or for a model by a recipe."""
     from dapo import build
@@ -29,13 +39,11 @@ def resolve_target(model: str, recipe: str | None, words: tuple[str, ...] = ()) 
     from dapo.run.directory import RunDirectory
 
     overrides = overrides_only(words)
-    name, _, step = model.partition("@")
-    if model == "latest" or (Path(name) / "config.resolved.json").is_file():
+    name, step = split_step(model)
+    if name == "latest" or (Path(name) / "config.resolved.json").is_file():
         run = RunDirectory.open(name)
         config = build.with_overrides(build.config_of_run(run), overrides)
-        if step and not step.isdigit():
-            raise UserError(f"{model}: after @ comes a step number")
-        found = checkpoint.at_step(run.checkpoints, int(step)) if step else checkpoint.newest(run.checkpoints)
+        found = checkpoint.newest(run.checkpoints) if step is None else checkpoint.at_step(run.checkpoints, step)
         return build.with_model(config, str(found.model))
     base = load_config(recipe, *overrides) if recipe else load_config({"model.path": model}, NO_DATA, *overrides)
     return build.with_model(base, model)
@@ -95,7 +103,8 @@ def _sampler(model: str, recipe: str | None, max_tokens: int) -> Sampler:
     limits = {"max_response_tokens": max_tokens}
     sampling = config.sampling.model_copy(update=limits)
     engine = config.engine.model_copy(update={"slots": 8})
-    return build.build_sampler(config.model_copy(update={"data": data, "sampling": sampling, "engine": engine}))
+    config = config.model_copy(update={"data": data, "sampling": sampling, "engine": engine})
+    return build.build_sampler(config, all_positions=True)
 
 
 def _prompt(sampler: Sampler, turns: list[dict[str, str]]) -> Prompt:
@@ -161,11 +170,9 @@ def export(run: str, directory: Path, dtype: str) -> None:
     from dapo.run.directory import RunDirectory
     from dapo.run.export import export_model
 
-    name, _, step = run.partition("@")
+    name, step = split_step(run)
     folder = RunDirectory.open(name).checkpoints
-    if step and not step.isdigit():
-        raise UserError(f"{run}: after @ comes a step number")
-    found = checkpoint.at_step(folder, int(step)) if step else checkpoint.newest(folder)
+    found = checkpoint.newest(folder) if step is None else checkpoint.at_step(folder, step)
     if directory.exists() and any(directory.iterdir() if directory.is_dir() else [directory]):
         raise ConfigError(f"{directory}: exists and is not empty; name a new folder")
     export_model(found.model, directory, dtype)

@@ -94,9 +94,16 @@ def _layer(layer: str | Path | Mapping[str, Any]) -> Tree:
         for key, value in layer.items():
             tree = merge(tree, _nested(str(key).split("."), value))
         return tree
-    if isinstance(layer, str) and "=" in layer and not Path(layer).is_file():
+    if isinstance(layer, str) and "=" in layer and not _is_file(layer):
         return parse_override(layer)
     return _read_recipe(str(layer), seen=())
+
+
+def _is_file(word: str) -> bool:
+    try:
+        return Path(word).is_file()
+    except (OSError, ValueError):
+        return False  # too long for a file name, or not one
 
 
 def _nested(path: Sequence[str], value: Any) -> Tree:
@@ -128,7 +135,8 @@ def parse_override(word: str) -> Tree:
         parsed = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         parsed = {}
-    return _nested(path, parsed["value"] if parsed.keys() == {"value"} else text)
+    tree = _nested(path, parsed["value"] if parsed.keys() == {"value"} else text)
+    return _anchor_files(tree, Path.cwd())
 
 
 def _read_recipe(name: str, seen: tuple[str, ...]) -> Tree:
@@ -169,7 +177,7 @@ def _recipe_text(name: str) -> tuple[str, str]:
 
 
 def _anchor_files(tree: Tree, folder: Path) -> Tree:
-    """FILE.py:NAME is relative to the TOML that names it."""
+    """FILE.py:NAME is relative to the TOML that names it, or to the working directory of a key=value word."""
 
     def anchor(value: Any) -> Any:
         file, colon, attribute = str(value).rpartition(":")

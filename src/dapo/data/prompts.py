@@ -79,6 +79,7 @@ def read_problems(
         DataError: naming file, row and mend; also for one problem with two answers.
     """
     seen: dict[str, Problem] = {}
+    named: dict[str, Problem] = {}  # by the rows' own id column
     result = []
     for source in sources:
         kept = []
@@ -89,6 +90,7 @@ def read_problems(
             except TypeError:
                 raise DataError(f"{row.where}: the prompt is no text") from None
             problem = Problem(content, row, _answer(row, check_answer))
+            _check_own_id(named, problem)
             first = seen.setdefault(problem.id, problem)
             if first is problem:
                 kept.append(problem)
@@ -105,6 +107,18 @@ def read_problems(
             raise DataError(f"{source.source}: no problems in it that are not already in another source")
         result.append(kept)
     return result
+
+
+def _check_own_id(named: dict[str, Problem], problem: Problem) -> None:
+    """Two different problems of a source under one `id` are a mistake in the file."""
+    row = problem.row
+    if row.columns.get("id") is None:
+        return
+    other = named.setdefault(f"{row.source}\0{row.columns['id']}", problem)
+    if other.id != problem.id:
+        raise DataError(
+            f"{row.where}: id {row.columns['id']!r} stands for another problem in {other.row.where}; make ids distinct"
+        )
 
 
 def _answer(row: Row, check_answer: CheckAnswer | None) -> str | None:

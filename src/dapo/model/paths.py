@@ -108,7 +108,8 @@ def _convert(gguf: Path, target: Path) -> None:
         sync_tree(aside)
         aside.rename(target)
         sync_directory(target.parent)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"model.path = {gguf}: can't be converted: {str(error).splitlines()[0]}") from error
+    except Exception as error:  # a damaged file fails anywhere in the reader
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ModelError(f"model.path = {gguf}: can't be converted: {reason}") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)

@@ -63,7 +63,7 @@ def save(
         shutil.rmtree(target)
     aside.rename(target)
     sync_directory(folder)
-    for old in _folders(folder)[:-keep_last]:
+    for old in [path for path in _folders(folder) if path.name <= target.name][:-keep_last]:
         shutil.rmtree(old)
     return target
 
@@ -78,8 +78,10 @@ def fault(path: Path) -> str | None:
         manifest: Mapping[str, Any] = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         return "it has no manifest.json (not finished)"
-    except (OSError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:
         return f"manifest.json can't be read: {error}"
+    if not isinstance(manifest, dict) or not all(map(_is_entry, manifest.values())):
+        return "manifest.json is damaged"
     for name, entry in manifest.items():
         file = path / name
         if not file.is_file():
@@ -87,6 +89,10 @@ def fault(path: Path) -> str | None:
         if file.stat().st_size != entry["size"] or sha256(file) != entry["sha256"]:
             return f"{name} is not what the manifest says"
     return None
+
+
+def _is_entry(entry: Any) -> bool:
+    return isinstance(entry, dict) and {"size", "sha256"} <= entry.keys()
 
 
 def newest(folder: Path) -> Checkpoint:

@@ -49,7 +49,7 @@ def machine() -> dict[str, Any]:
 
 def code_revision() -> str | None:
     """The git commit of this source tree, with "+changes" when it has any; None outside git."""
-    here = Path(__file__).parent
+    here = Path(__file__).parents[1]
     try:
         commit = _git(here, "rev-parse", "HEAD")
         dirty = _git(here, "status", "--porcelain", "--", ".")
@@ -71,6 +71,15 @@ def data_digest(prompts: Iterable[Prompt]) -> str:
         digest.update(prompt.id.encode())
         digest.update((prompt.answer or "").encode("utf-8", "surrogatepass") + b"\0")
         digest.update(prompt.token_ids.tobytes())
+    return digest.hexdigest()
+
+
+def weights_digest(parameters: Iterable[tuple[str, Any]]) -> str:
+    """sha256 over names, shapes and the first 1,024 numbers of every weight: tells models apart cheaply."""
+    digest = hashlib.sha256()
+    for name, tensor in parameters:
+        digest.update(f"{name}{tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().flatten()[:1024].float().cpu().numpy().tobytes())
     return digest.hexdigest()
 
 
