@@ -16,7 +16,7 @@ from dapo.data.prompts import (
     take_holdout,
     tokenise,
 )
-from dapo.data.template import PromptTemplate
+from dapo.data.template import PromptTemplate, Wording
 from dapo.errors import ConfigError, DataError
 from dapo.types import Prompt
 
@@ -41,10 +41,11 @@ def check_data(config: Config, check_answer: CheckAnswer | None) -> CheckedData:
     counts: Counter[str] = Counter()
     notes: list[str] = []
     sources = source_list(config)
-    problems = read_problems(sources, check_answer=check_answer, counts=counts, notes=notes)
+    wording = Wording(config.data.template)
+    problems = read_problems(sources, wording=wording, check_answer=check_answer, counts=counts, notes=notes)
     weights = [s.weight for s in sources if s.weight is not None] or None
     training, held_out = take_holdout(problems, config.data.holdout, weights)
-    evaluation = evaluation_problems(config.eval.data, held_out, check_answer, counts, notes)
+    evaluation = evaluation_problems(config, held_out, check_answer, counts, notes)
     tested = {p.id for p in evaluation}
     for index, source in enumerate(training):
         training[index] = [p for p in source if p.id not in tested]
@@ -61,26 +62,26 @@ def check_evaluation(config: Config, check_answer: CheckAnswer | None) -> Checke
         return check_data(config, check_answer)
     counts: Counter[str] = Counter()
     notes: list[str] = []
-    return CheckedData([], None, evaluation_problems(data, [], check_answer, counts, notes), counts, notes)
+    return CheckedData([], None, evaluation_problems(config, [], check_answer, counts, notes), counts, notes)
 
 
 def evaluation_problems(
-    sources: str | tuple[SourceConfig, ...],
+    config: Config,
     held_out: list[Problem],
     check_answer: CheckAnswer | None,
     counts: Counter[str],
     notes: list[str],
 ) -> list[Problem]:
     """The problems of `eval.data`."""
-    if isinstance(sources, str):
-        sources = (SourceConfig(source=sources),)
+    data, wording = config.eval.data, Wording(config.data.template)
+    sources = (SourceConfig(source=data),) if isinstance(data, str) else data
     result: list[Problem] = []
     for source in sources:
         if source.source == "holdout":
             result += held_out
         else:
             own: Counter[str] = Counter()
-            result += read_problems([source], check_answer=check_answer, counts=own, notes=notes)[0]
+            result += read_problems([source], wording=wording, check_answer=check_answer, counts=own, notes=notes)[0]
             counts.update({f"eval_{key}": value for key, value in own.items()})
     return result
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from dapo.config.schema import Config, SourceConfig
 from dapo.data.sources import Row, read_rows
-from dapo.data.template import PromptTemplate
+from dapo.data.template import PromptTemplate, Wording
 from dapo.errors import DataError
 from dapo.types import Prompt
 
@@ -44,9 +44,13 @@ class LoadedData:
     notes: list[str] = field(default_factory=list)
 
 
-def content_id(problem: Any) -> str:
-    """128-bit hash of a problem's content, without wording, template or answer."""
-    text = json.dumps(problem, ensure_ascii=False, sort_keys=True)
+def content_id(content: Any) -> str:
+    """128-bit hash of what the model is asked: the turns after wording, or the raw text.
+
+    Not of the row: two rows that are worded alike are one problem, and must not be trained on
+    and tested with. Answer, system turn and chat template are out.
+    """
+    text = json.dumps(content, ensure_ascii=False, sort_keys=True)
     return hashlib.sha256(text.encode("utf-8", errors="surrogatepass")).hexdigest()[:32]
 
 
@@ -61,6 +65,7 @@ def source_list(config: Config) -> list[SourceConfig]:
 def read_problems(
     sources: Iterable[SourceConfig],
     *,
+    wording: Wording,
     check_answer: CheckAnswer | None,
     counts: Counter[str],
     notes: list[str],
@@ -71,6 +76,7 @@ def read_problems(
 
     Args:
         sources: where to read.
+        wording: how problems are put; decides which are the same.
         check_answer: says why a gold answer can't be graded; None when rewards need no answer.
         counts: gets rows read and dropped by reason.
         notes: gets one line per kind of drop, naming the first row.
@@ -85,10 +91,8 @@ def read_problems(
         kept = []
         for row in read_rows(source):
             counts["rows"] += 1
-            try:
-                content = content_id(row.problem)
-            except TypeError:
-                raise DataError(f"{row.where}: the prompt is no text") from None
+            turns = wording.turns(row.problem, row.columns, row.where)
+            content = content_id(row.problem if turns is None else turns)
             problem = Problem(content, row, _answer(row, check_answer))
             _check_own_id(named, problem)
             first = seen.setdefault(problem.id, problem)

@@ -22,6 +22,46 @@ DAPO_WORDING = (
 )
 
 
+class Wording:
+    """What the user's turn says about a problem: `data.template`, without any tokenizer."""
+
+    def __init__(self, template: str) -> None:
+        self.raw = template == "raw"
+        self._template = None if template in ("chat", "raw") else _compile(template)
+
+    def turns(self, problem: Any, columns: Mapping[str, Any], where: str) -> tuple[Message, ...] | None:
+        """The chat turns of a problem, or None for raw text. Raises DataError naming the row."""
+        if isinstance(problem, (list, tuple)):
+            if self.raw or self._template is not None:
+                raise DataError(f'{where}: the prompt is a list of messages; data.template = "chat" takes those')
+            return _checked_turns(problem, where)
+        if not isinstance(problem, str) or not problem.strip():
+            raise DataError(f"{where}: the prompt is empty or no text")
+        return None if self.raw else ({"role": "user", "content": self._word(problem, columns, where)},)
+
+    def _word(self, problem: str, columns: Mapping[str, Any], where: str) -> str:
+        if self._template is None:
+            return problem
+        try:
+            return self._template.render(**{**columns, "problem": problem})
+        except Exception as error:  # a template may raise anything
+            raise DataError(f"{where}: data.template: {error}") from None
+
+
+def _compile(template: str) -> jinja2.Template:
+    text = DAPO_WORDING if template == "dapo" else template
+    if "{{" not in text:
+        raise ConfigError(
+            f'data.template = "{_short(text)}": use chat, dapo, raw, or a Jinja text such as '
+            '"What is {{ problem }}?"'
+        )
+    environment = jinja2.sandbox.SandboxedEnvironment(undefined=jinja2.StrictUndefined)
+    try:
+        return environment.from_string(text)
+    except jinja2.TemplateSyntaxError as error:
+        raise ConfigError(f'data.template = "{_short(text)}": {error}') from None
+
+
 class PromptTemplate:
     """Renders and encodes prompts as `data.template`, `data.system` and the model's template say."""
 
@@ -29,56 +69,22 @@ class PromptTemplate:
         self._tokenizer = tokenizer
         self._system = config.data.system
         self._chat_arguments = config.model.chat_template_kwargs
-        self._raw = config.data.template == "raw"
-        self._wording = self._compile(config.data.template)
-        if not self._raw and not getattr(tokenizer, "chat_template", None):
+        self._wording = Wording(config.data.template)
+        if not self._wording.raw and not getattr(tokenizer, "chat_template", None):
             raise ModelError(
                 f'data.template = "{_short(config.data.template)}": this tokenizer has no chat template; '
                 'use data.template = "raw"'
             )
-        if self._raw and self._system:
+        if self._wording.raw and self._system:
             raise ConfigError('data.system is set, but data.template = "raw" has no system turn; remove one')
         self.bos = _wanted_bos(tokenizer)
 
-    @staticmethod
-    def _compile(template: str) -> jinja2.Template | None:
-        if template in ("chat", "raw"):
-            return None
-        text = DAPO_WORDING if template == "dapo" else template
-        if "{{" not in text:
-            raise ConfigError(
-                f'data.template = "{_short(text)}": use chat, dapo, raw, or a Jinja text such as '
-                '"What is {{ problem }}?"'
-            )
-        environment = jinja2.sandbox.SandboxedEnvironment(undefined=jinja2.StrictUndefined)
-        try:
-            return environment.from_string(text)
-        except jinja2.TemplateSyntaxError as error:
-            raise ConfigError(f'data.template = "{_short(text)}": {error}') from None
-
     def messages(self, problem: Any, columns: Mapping[str, Any], where: str) -> tuple[Message, ...] | None:
-        """The chat turns of a problem, or None for raw text. Raises DataError naming the row."""
-        if isinstance(problem, (list, tuple)):
-            turns = _checked_turns(problem, where)
-            if self._raw or self._wording is not None:
-                raise DataError(f'{where}: the prompt is a list of messages; data.template = "chat" takes those')
-        else:
-            if not isinstance(problem, str) or not problem.strip():
-                raise DataError(f"{where}: the prompt is empty or no text")
-            if self._raw:
-                return None
-            turns = ({"role": "user", "content": self._word(problem, columns, where)},)
-        if self._system and turns[0]["role"] != "system":
+        """The chat turns of a problem, the system turn included, or None for raw text. Raises DataError."""
+        turns = self._wording.turns(problem, columns, where)
+        if turns is not None and self._system and turns[0]["role"] != "system":
             turns = ({"role": "system", "content": self._system}, *turns)
         return turns
-
-    def _word(self, problem: str, columns: Mapping[str, Any], where: str) -> str:
-        if self._wording is None:
-            return problem
-        try:
-            return self._wording.render(**{**columns, "problem": problem})
-        except Exception as error:  # a template may raise anything
-            raise DataError(f"{where}: data.template: {error}") from None
 
     def encode(self, messages: Sequence[Message] | None, text: str) -> tuple[str, list[int]]:
         """(prompt text, token ids) with exactly one BOS where the tokenizer wants one."""
