@@ -15,8 +15,9 @@ import pytest
 import tiny
 from dapo.config import Config, SourceConfig, load_config
 from dapo.data import CheckedData, LoadedData, check_data, check_evaluation, tokenise_data, tokenise_evaluation
-from dapo.data.prompts import content_id
+from dapo.data.prompts import Problem, content_id
 from dapo.data.sources import read_rows
+from dapo.data.template import Wording
 from dapo.errors import ConfigError, DataError
 from dapo.reward import Grader
 
@@ -395,7 +396,7 @@ def test_content_id_is_of_the_content() -> None:
 
 
 def test_the_holdout_is_disjoint_and_belongs_to_the_content(tmp_path: Path) -> None:
-    """Chosen by hash alone: no seed, no order of the file, no template changes it."""
+    """Chosen by hash of what is asked: no seed and no order of the file changes it."""
     path = jsonl(tmp_path / "a.jsonl", *rows(40))
     turned = jsonl(tmp_path / "b.jsonl", *reversed(rows(40)))
     layer = {"data.holdout": 10, "eval.data": "holdout"}
@@ -406,8 +407,8 @@ def test_the_holdout_is_disjoint_and_belongs_to_the_content(tmp_path: Path) -> N
     assert ids(data.evaluation) == sorted(ids(checked(path).training[0]))[:10]
     for other in (checked(path, layer, {"train.seed": 9, "eval.seed": 8}), checked(turned, layer)):
         assert ids(other.evaluation) == ids(data.evaluation)
-    seeded = loaded(path, layer, {"data.template": "dapo", "train.seed": 4})
-    assert ids(seeded.holdout) == ids(data.evaluation)
+    seeded = loaded(path, layer, {"data.system": "Be brief.", "train.seed": 4})
+    assert ids(seeded.holdout) == ids(data.evaluation)  # the system turn is no part of the problem
     # A larger holdout contains the smaller one, so that figures can be compared.
     assert set(ids(data.evaluation)) < set(ids(checked(path, {"data.holdout": 15, "eval.data": "holdout"}).evaluation))
 
@@ -525,3 +526,42 @@ def test_fewer_prompts_than_a_round(tmp_path: Path, repeat: bool, gen_prompts: i
     else:
         with pytest.raises(ConfigError, match=r"5 prompts are fewer than the 6 of one round"):
             loaded(path, layer)
+
+
+# --- what a problem is --------------------------------------------------------------------------------------
+
+
+def test_rows_worded_alike_are_one_problem(tmp_path: Path) -> None:
+    """The model reads the wording, not the row: two questions with one wording are one problem."""
+    row = {"prompt": "Add one and two.", "answer": "3", "x": "1 + 2"}
+    file = jsonl(
+        tmp_path / "a.jsonl",
+        row,
+        {**row, "prompt": "Sum of one and two?"},
+        {**row, "prompt": "Two and one?", "x": "2 + 1"},
+    )
+    assert checked(file).counts["duplicates"] == 0
+    data = checked(file, {"data.template": "What is {{ x }}?"})
+    assert data.counts["duplicates"] == 1
+    assert sum(map(len, data.training)) == 2
+
+
+def test_the_quickstart_is_tested_on_what_it_did_not_train_on() -> None:
+    """No held-out prompt is a training prompt, as the model reads it; the space is large, no constant answer pays."""
+    pytest.importorskip("reasoning_gym")
+    config = load_config("quickstart")
+    data = check_data(config, None)
+    wording = Wording(config.data.template)
+
+    def asked(problem: Problem) -> str:
+        turns = wording.turns(problem.row.problem, problem.row.columns, problem.row.where)
+        assert turns is not None
+        return turns[-1]["content"]
+
+    training = [asked(problem) for source in data.training for problem in source]
+    held_out = [asked(problem) for problem in data.evaluation]
+    assert len(held_out) == len(set(held_out)) == 128
+    assert not set(held_out) & set(training)
+    assert len(training) == len(set(training)) >= 5000
+    answers = Counter(str(problem.row.answer) for problem in data.evaluation)
+    assert answers.most_common(1)[0][1] <= 0.15 * len(held_out)

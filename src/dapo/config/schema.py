@@ -111,7 +111,8 @@ class DataConfig(Section):
     shuffle: bool = True
     """A new order every epoch, a function of (seed, epoch, index); false: the file's order."""
     holdout: Int = Field(default=0, ge=0)
-    """Problems taken out of training for `eval.data = "holdout"`, chosen by content hash."""
+    """Problems taken out of training for `eval.data = "holdout"`: of each source its share of the
+    mixture, by smallest hash of the worded problem. Another wording may hold out others."""
 
 
 class SamplingConfig(Section):
