@@ -74,8 +74,8 @@ def folder_of_this_process() -> Path:
 
 @functools.cache
 def cold_model() -> Path:
-    """The random tiny model: it says 7 in about one response of a hundred."""
-    return tiny.folder(folder_of_this_process() / "cold")
+    """The random tiny model: its last number is 7 in about one response of 25."""
+    return tiny.folder(folder_of_this_process() / "cold", seed=2)
 
 
 @functools.cache

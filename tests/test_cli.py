@@ -172,11 +172,11 @@ def test_recipes_are_listed_and_shown() -> None:
 @pytest.mark.parametrize(
     ("text", "gold", "verdict", "extracted", "stage"),
     [
-        ("so it is 7", "7", "correct", "7", "last_number"),
+        ("so it is 7, I am sure", "7", "correct", "7", "last_math"),
         ("Answer: 8", "7", "wrong", "8", "answer_line"),
         (r"\boxed{7.0}", "7", "correct", "7.0", "boxed"),
-        ("no idea", "7", "unparsed", None, None),
-        ("-5", "-5", "correct", "-5", "last_number"),
+        ("I have no idea what it could be", "7", "unparsed", None, None),
+        ("-5", "-5", "correct", "-5", "whole"),
     ],
 )
 def test_grade(text: str, gold: str, verdict: str, extracted: str | None, stage: str | None) -> None:

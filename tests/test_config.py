@@ -389,6 +389,8 @@ COMBINATIONS: list[tuple[dict[str, Any], str]] = [
     ({"reward.functions": ["a.py:f"]}, 'sampling.filter = "nonzero_std"'),
     ({"reward.extract": []}, "reward.extract is empty"),
     ({"reward.extract": [], "reward.functions": ["grader"]}, "reward.extract is empty"),
+    ({"reward.functions": ["grader", "python-tests"]}, "only one of them"),
+    ({"reward.compat": "verl-math-dapo", "reward.functions": ["python-tests"]}, "reward.compat"),
     ({"algorithm.clip_dual": 1}, "algorithm.clip_dual = 1"),
     ({"algorithm.reduction": "constant"}, "algorithm.constant_tokens"),
     ({"algorithm.constant_tokens": 5}, "algorithm.constant_tokens"),

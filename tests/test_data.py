@@ -21,7 +21,14 @@ from dapo.data.template import Wording
 from dapo.errors import ConfigError, DataError
 from dapo.reward import Grader
 
-GOLD = Grader(("answer_line",)).check_gold
+GRADER = Grader(("answer_line",))
+
+
+def GOLD(golds: Any) -> list[str | None]:
+    """What the scorer passes for the built-in grader."""
+    return GRADER.check_golds([answer or "" for answer, _ in golds])
+
+
 Line = Mapping[str, Any] | str | bytes
 
 
@@ -109,7 +116,7 @@ def test_reasoning_gym() -> None:
     other = checked([{**source, "seed": 4}])
     assert first.counts["rows"] == 5
     assert ids(first.training[0]) == ids(again.training[0]) != ids(other.training[0])
-    assert all(GOLD(problem.answer or "") is None for problem in first.training[0])
+    assert all(reason is None for reason in GOLD([(p.answer, {}) for p in first.training[0]]))
     assert {problem.row.source for problem in first.training[0]} == {"chain_sum"}
     assert first.training[0][0].row.where == "reasoning-gym:chain_sum, problem 1"
     assert first.training[0][0].row.columns["metadata"]
@@ -172,17 +179,17 @@ def test_a_lone_surrogate_is_a_named_row_not_a_crash(tmp_path: Path) -> None:
         ({"prompt": "what"}, "no column answer"),
         ({"answer": "1"}, "no column prompt"),
         ({}, "no column prompt"),
-        ({"prompt": "what", "answer": None}, "the answer is empty"),
-        ({"prompt": "what", "answer": ""}, "the answer is empty"),
-        ({"prompt": "what", "answer": "  "}, "the answer is empty"),
-        ({"prompt": "what", "answer": []}, "the answer is empty"),
-        ({"prompt": "what", "answer": [None]}, "the answer is empty"),
-        ({"prompt": "what", "answer": ["1", "2"]}, "the answer is empty"),
-        ({"prompt": "what", "answer": True}, "the answer is empty"),
-        ({"prompt": "what", "answer": {"gold": 1}}, "the answer is empty"),
+        ({"prompt": "what", "answer": None}, "empty or a placeholder"),
+        ({"prompt": "what", "answer": ""}, "empty or a placeholder"),
+        ({"prompt": "what", "answer": "  "}, "empty or a placeholder"),
+        ({"prompt": "what", "answer": []}, "empty or a placeholder"),
+        ({"prompt": "what", "answer": [None]}, "empty or a placeholder"),
+        ({"prompt": "what", "answer": ["1", "2"]}, "empty or a placeholder"),
+        ({"prompt": "what", "answer": True}, "empty or a placeholder"),
+        ({"prompt": "what", "answer": {"gold": 1}}, "empty or a placeholder"),
         ({"prompt": "what", "answer": float("nan")}, "answer"),
         ({"prompt": "what", "answer": float("inf")}, "answer"),
-        ({"prompt": "what", "answer": "x^2"}, "can't be graded"),
+        ({"prompt": "what", "answer": "\\frac{"}, "can't be graded"),
         ({"prompt": "what", "answer": "\ud800"}, "can't be graded"),
         ({"prompt": "what is 0 + 1", "answer": "2"}, "the same problem as"),
         ("{not json", "not valid JSON"),

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from dapo.config import load_config
 from dapo.reward import Grader, Scorer
-from dapo.reward.exact import parse_number
 from dapo.reward.extract import extract
+from dapo.reward.number import parse_number
 from dapo.types import Prompt, Verdict
 
 ALL = ("answer_line", "boxed", "last_number")
@@ -77,7 +77,7 @@ def test_answer_line(text: str, found: str | None) -> None:
         (r"\boxed{}", None),
         (r"\boxed{ }", None),
         (r"\boxed{1}\boxed{}", None),  # the last box decides, even empty
-        (r"\boxed 34", None),
+        (r"\boxed 34", "34"),
     ],
 )
 def test_boxed(text: str, found: str | None) -> None:
@@ -142,7 +142,7 @@ def test_policies_are_tried_in_order(policies: tuple[str, ...], found: tuple[str
     assert extract("Answer: 1\nso \\boxed{2} and 3", policies) == found
 
 
-@pytest.mark.parametrize("box", [r"\boxed{}", r"\boxed{ }", r"\boxed{5", "Answer: \n"])
+@pytest.mark.parametrize("box", [r"\boxed{}", r"\boxed{ }", r"\boxed{5", r"\fbox{}", r"Answer: \boxed{}"])
 def test_an_empty_place_ends_the_search(box: str) -> None:
     """R9: an empty box then "and 5" is no answer, even where the last number would count."""
     assert extract(f"{box} and\n5", ["answer_line", "boxed", "last_number"])[0] is None
@@ -156,7 +156,10 @@ def test_an_empty_place_ends_the_search(box: str) -> None:
         ("<think>Answer: 5</think>Answer: 9", Verdict.WRONG),
         ("<think>Answer: 5</think>done", Verdict.UNPARSED),
         ("<think>a</think>Answer: 5</think>", Verdict.UNPARSED),  # after the last one
-        ("<think>Answer: 5", Verdict.CORRECT),  # thinking never closed: all of it is visible
+        ("<think>Answer: 5", Verdict.UNPARSED),  # still thinking when the tokens ran out
+        ("<think>a</think>Answer: 5<think>Answer: 6", Verdict.CORRECT),
+        ("Answer: 5<|im_end|>Answer: 6", Verdict.CORRECT),  # R23: nothing after the end of the text
+        ("Answer: 6</s>Answer: 5", Verdict.WRONG),
     ],
 )
 def test_thinking_is_not_the_answer(text: str, verdict: Verdict) -> None:
@@ -236,7 +239,7 @@ def test_equal(answer: str, gold: str) -> None:
         ("1/2/3", "1/2"),
         (r"2\frac{1}{2}", "1/2"),
         (r"\frac{1}{2}{3}", "1/2"),
-        ("50%", "50"),
+        ("0.5%", "0.5"),
         ("inf", "5"),
         ("nan", "5"),
         ("５", "6"),
@@ -271,11 +274,13 @@ def test_every_decimal_is_read_exactly(digits: int, places: int) -> None:
 @pytest.mark.parametrize("digits", [3000, 5000, 100_000])
 @pytest.mark.parametrize("form", ["{}", "0.{}", "1/{}", r"\frac{{{}}}{{3}}"])
 def test_long_numbers_never_raise(digits: int, form: str) -> None:
-    """Python refuses to read integers over 4300 digits; the grader does so by a verdict, never a ValueError."""
+    """Python refuses to read integers over 4300 digits at once; the grader reads up to 10,000 characters."""
     number = form.format("7" * digits)
-    verdict = grade(f"Answer: {number}", "5")
-    assert verdict is Verdict.WRONG
-    assert (Grader(ALL).check_gold(number) is None) == (digits == 3000)
+    assert grade(f"Answer: {number}", "5") is Verdict.WRONG
+    assert (Grader(ALL).check_gold(number) is None) == (digits < 10_000)
+    if digits < 10_000:
+        assert grade(f"Answer: {number}", number) is Verdict.CORRECT
+        assert grade(f"Answer: {number}", form.format("7" * (digits - 1) + "8")) is Verdict.WRONG
 
 
 # --- the gold answer ------------------------------------------------------------------------------
@@ -283,19 +288,55 @@ def test_long_numbers_never_raise(digits: int, form: str) -> None:
 
 @pytest.mark.parametrize(
     "gold",
-    ["", " ", "x", "[0,1)", r"\{1,2\}", "5 cm", "1,2", "nan", "inf", "1e5", "1/0", "2 2/3", "5!", "3**2", "7" * 5000],
+    [
+        "",
+        " ",
+        "$$",
+        "?",
+        "...",
+        "None",
+        "N/A",
+        "null",
+        "nan",
+        "unknown",
+        "[INVALID]",
+        "\\frac{",
+        "{",
+        "it depends on x",
+        r"\text{see the figure on the next page of the book}",
+        "7" * 20_000,
+    ],
 )
 def test_a_gold_that_cannot_be_graded_is_refused_and_never_pays(gold: str) -> None:
     """R11: an unreadable gold must not reward anything, not even its own text."""
     grader = Grader(ALL)
     assert grader.check_gold(gold)
-    for text in (f"Answer: {gold}", f"\\boxed{{{gold}}}", "Answer: 5", "Answer: 120", "Answer: 12"):
+    for text in ("Answer: 5", "Answer: 120", "Answer: 12", "Answer: 0", "\\boxed{x}"):
         assert grader.score(text, gold).reward == -1.0
 
 
-@pytest.mark.parametrize("gold", ["5", "-5", "0.5", "1/2", r"\frac{1}{2}", "12,345", "$5$", HUGE])
+@pytest.mark.parametrize(
+    "gold",
+    [
+        "5",
+        "-5",
+        "0.5",
+        "1/2",
+        r"\frac{1}{2}",
+        "12,345",
+        "$5$",
+        HUGE,
+        "x",
+        "[0,1)",
+        r"\{1,2\}",
+        "5 cm",
+        "Yes",
+        "(B)",
+        r"\sqrt{2}",
+    ],
+)
 def test_a_gold_that_can_be_graded(gold: str) -> None:
-    """Integers, decimals and fractions are accepted as golds."""
+    """Every kind that some stage compares is accepted as a gold."""
     assert Grader(ALL).check_gold(gold) is None
 
 
@@ -305,9 +346,9 @@ def test_a_gold_that_can_be_graded(gold: str) -> None:
 @pytest.mark.parametrize(
     ("text", "verdict", "reward", "extracted", "stage"),
     [
-        ("Answer: 5", Verdict.CORRECT, 1.0, "5", "answer_line: exact"),
-        (r"\boxed{6}", Verdict.WRONG, -1.0, "6", "boxed: exact"),
-        ("Answer: five", Verdict.WRONG, -1.0, "five", "answer_line: not a number"),
+        ("Answer: 5", Verdict.CORRECT, 1.0, "5", "answer_line: number"),
+        (r"\boxed{6}", Verdict.WRONG, -1.0, "6", "boxed: number"),
+        ("Answer: five", Verdict.WRONG, -1.0, "five", "answer_line: words"),
         (r"\boxed{}", Verdict.UNPARSED, -1.0, None, "boxed: empty"),
         ("5", Verdict.UNPARSED, -1.0, None, "nothing found"),
     ],
@@ -330,7 +371,7 @@ def test_the_scorer_grades_by_default() -> None:
         answer: [s.verdict for s in scorer.score(_prompt(answer), texts, [[1], [2], [3]])] for answer in ("7", None)
     }
     assert verdicts["7"] == [Verdict.CORRECT, Verdict.WRONG, Verdict.UNPARSED]
-    assert verdicts[None] == [Verdict.WRONG, Verdict.WRONG, Verdict.UNPARSED]
+    assert verdicts[None] == [Verdict.ERROR, Verdict.ERROR, Verdict.UNPARSED]
 
 
 def _prompt(answer: str | None) -> Prompt:
@@ -363,8 +404,7 @@ def test_never_raises(text: str, gold: str) -> None:
         assert score.reward in (1.0, -1.0)
         assert (score.reward == 1.0) == (score.verdict is Verdict.CORRECT)
         if score.verdict is Verdict.CORRECT:
-            assert Grader(policies).check_gold(gold) is None
-            assert parse_number(score.extracted or "") == parse_number(gold)
+            assert Grader(policies).check_gold(gold) is None or score.extracted == gold.strip()
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def check_inputs(config: Config) -> tuple[Scorer, CheckedData]:
         if kind != "torch":
             plugin(f"dapo.{field}s", kind, f"{field}.kind", ("torch",))
     scorer = Scorer(config.reward)
-    return scorer, check_data(config, scorer.grader.check_gold if scorer.has_correctness else None)
+    return scorer, check_data(config, scorer.check if scorer.has_correctness else None)
 
 
 def make_objective(config: Config) -> Objective:
@@ -304,7 +304,7 @@ def build_sampler(config: Config, *, all_positions: bool = False) -> Sampler:
 def evaluation_data(config: Config) -> CheckedData:
     """The problems of `eval.data`, checked before any model is loaded. Raises ConfigError when there are none."""
     scorer = Scorer(config.reward)
-    checked = check_evaluation(config, scorer.grader.check_gold if scorer.has_correctness else None)
+    checked = check_evaluation(config, scorer.check if scorer.has_correctness else None)
     if not checked.evaluation:
         raise ConfigError('eval.data is empty; name a file or "holdout", e.g. --data problems.jsonl')
     return checked

@@ -13,7 +13,8 @@ import traceback
 import click
 
 from dapo import __version__
-from dapo.cli.inspect import config, doctor, grade, recipe
+from dapo.cli.grade import grade
+from dapo.cli.inspect import config, doctor, recipe
 from dapo.cli.train import train
 from dapo.cli.use import chat, evaluate, export, sample
 from dapo.errors import DapoError, Stopped, UserError

@@ -1,4 +1,4 @@
-"""Verbs that look at things: config, grade, recipe, doctor. The first three load no torch."""
+"""Verbs that look at things: config, recipe, doctor. The first two load no torch."""
 
 from __future__ import annotations
 
@@ -56,40 +56,6 @@ def config(words: tuple[str, ...], with_meaning: bool, schema: bool, as_json: bo
 
 def _has_value(value: Any) -> bool:
     return type(value).__name__ != "PydanticUndefinedType"
-
-
-@click.command(context_settings=SETTINGS)
-@click.argument("text")
-@click.argument("gold")
-@click.option(
-    "--extract",
-    default="answer_line,boxed,last_number",
-    show_default=True,
-    help="Where the answer is looked for, in order.",
-)
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def grade(text: str, gold: str, extract: str, as_json: bool) -> None:
-    """Grade the response TEXT against the answer GOLD, as training does.
-
-    Exit code 0 whatever the verdict; 2 when GOLD itself can't be graded.
-    """
-    from dapo.reward import Grader
-
-    known = load_config({"model.path": "-", "data.source": "-", "reward.extract": extract.split(",")})
-    grader = Grader(known.reward.extract)
-    if reason := grader.check_gold(gold):
-        raise click.BadParameter(f"GOLD {gold!r} can't be graded: {reason}")
-    score = grader.score(text, gold)
-    result = {
-        "verdict": score.verdict.value,
-        "reward": score.reward,
-        "extracted": score.extracted,
-        "stage": score.stage,
-    }
-    if as_json:
-        click.echo(json.dumps(result, ensure_ascii=False))
-    else:
-        click.echo(f"{result['verdict']}  extracted: {result['extracted']}  by: {result['stage']}")
 
 
 @click.group()

@@ -55,13 +55,18 @@ def _overlong(config: Config) -> Iterator[str]:
 
 def _reward(config: Config) -> Iterator[str]:
     functions = [f if isinstance(f, str) else f.function for f in config.reward.functions]
-    if functions and "grader" not in functions and config.sampling.filter == "correctness":
+    judges = [name for name in functions if name in ("grader", "python-tests")]
+    if functions and not judges and config.sampling.filter == "correctness":
         yield (
             f'sampling.filter = "correctness", but reward.functions = {functions} give no correctness; add '
             '"grader" to them, or choose sampling.filter = "nonzero_std" by name'
         )
     if not config.reward.extract and (not functions or "grader" in functions):
-        yield "reward.extract is empty; name at least one of answer_line, boxed, last_number"
+        yield "reward.extract is empty; name at least one of answer_line, boxed, tag"
+    if len(judges) > 1:
+        yield f"reward.functions names {' and '.join(judges)}; only one of them can say what is right"
+    if config.reward.compat != "off" and functions and "grader" not in functions:
+        yield f'reward.compat = "{config.reward.compat}" needs "grader" in reward.functions'
 
 
 def _algorithm(config: Config) -> Iterator[str]:

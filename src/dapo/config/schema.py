@@ -104,6 +104,9 @@ class DataConfig(Section):
     """System turn put before the user's; "off" leaves the template's own default."""
     max_prompt_tokens: Int = Field(default=2048, ge=1)
     """Longest prompt in tokens, template included."""
+    bad_answers: Literal["refuse", "drop"] = "refuse"
+    """What becomes of rows whose answer can't be graded (empty, a placeholder, unreadable): an error
+    that names the first and their number, or left out and counted."""
     overlong_prompts: Literal["drop", "refuse"] = "drop"
     """What becomes of longer ones; drops are counted."""
     repeat: bool = True
@@ -153,11 +156,37 @@ class RewardFunctionConfig(Section):
 class RewardConfig(Section):
     """Grading and shaping (sections 2.4 and 3.4)."""
 
-    extract: tuple[Literal["answer_line", "boxed", "last_number"], ...] = ("answer_line", "boxed")
-    """Where the final answer is looked for, in this order; the last occurrence of each counts."""
+    extract: tuple[Literal["answer_line", "boxed", "tag", "sentence", "whole", "last_math", "last_number"], ...] = (
+        "answer_line",
+        "boxed",
+    )
+    """Where the final answer is looked for, in this order; the last occurrence of each counts.
+    answer_line: "Answer: ..."; boxed: \\boxed{...}; tag: <answer>...</answer>; sentence: "the answer
+    is ..."; whole: a response of one line without prose; last_math: the last formula or number;
+    last_number."""
+    compat: Literal["off", "verl-math-dapo"] = "off"
+    """verl-math-dapo: the decisions of the paper's published scorer, misses and false hits included."""
+    unevaluated: Literal["wrong", "right"] = "wrong"
+    """Whether arithmetic left undone answers a number: 12+13 for 25. "right" pays for repeating the
+    question where the question is arithmetic."""
+    convert_units: bool = False
+    """Whether 500 cm answers 5 m."""
+    symbolic_limit_s: Annotated[Float, Field(gt=0)] = 2.0
+    """Seconds for the symbolic comparison of one answer; then its process is killed: verdict timeout."""
+    symbolic_workers: NullableInt = None
+    """Processes for symbolic comparison; "off": one for each core, at most 16."""
+    symbolic_memory_mb: Int = Field(default=1024, ge=64)
+    """Memory of one of them, on top of its imports."""
     functions: tuple[str | RewardFunctionConfig, ...] = ()
     """Custom rewards in place of the grader, as FILE.py:NAME or tables with weights.
-    "grader" names the built-in one, so that both can be combined."""
+    "grader" names the built-in one, so that both can be combined; "python-tests" runs the response's
+    program against the tests in reward.tests_column."""
+    tests_column: str = "tests"
+    """Of python-tests: a list of assert lines, or {"inputs": [...], "outputs": [...]}."""
+    tests_limit_s: Annotated[Float, Field(gt=0)] = 5.0
+    """Of python-tests: CPU seconds for one test; wall time is bounded by twice that."""
+    tests_memory_mb: Int = Field(default=512, ge=64)
+    """Of python-tests: memory of the program."""
     max_error_fraction: Annotated[Float, Field(ge=0, le=1)] = 0.1
     """Stop when more of a round's scores are errors than this."""
     overlong: Overlong = "soft"

@@ -8,7 +8,7 @@ from typing import Any
 
 from dapo.config.schema import Config, SourceConfig
 from dapo.data.prompts import (
-    CheckAnswer,
+    CheckAnswers,
     LoadedData,
     Problem,
     read_problems,
@@ -32,7 +32,7 @@ class CheckedData:
     notes: list[str] = field(default_factory=list)
 
 
-def check_data(config: Config, check_answer: CheckAnswer | None) -> CheckedData:
+def check_data(config: Config, check_answers: CheckAnswers | None) -> CheckedData:
     """Reads every source. Training problems that are also evaluation problems are dropped and counted.
 
     Raises:
@@ -42,10 +42,17 @@ def check_data(config: Config, check_answer: CheckAnswer | None) -> CheckedData:
     notes: list[str] = []
     sources = source_list(config)
     wording = Wording(config.data.template)
-    problems = read_problems(sources, wording=wording, check_answer=check_answer, counts=counts, notes=notes)
+    problems = read_problems(
+        sources,
+        wording=wording,
+        check_answers=check_answers,
+        bad_answers=config.data.bad_answers,
+        counts=counts,
+        notes=notes,
+    )
     weights = [s.weight for s in sources if s.weight is not None] or None
     training, held_out = take_holdout(problems, config.data.holdout, weights)
-    evaluation = evaluation_problems(config, held_out, check_answer, counts, notes)
+    evaluation = evaluation_problems(config, held_out, check_answers, counts, notes)
     tested = {p.id for p in evaluation}
     for index, source in enumerate(training):
         training[index] = [p for p in source if p.id not in tested]
@@ -55,20 +62,20 @@ def check_data(config: Config, check_answer: CheckAnswer | None) -> CheckedData:
     return CheckedData(training, weights, evaluation, counts, notes)
 
 
-def check_evaluation(config: Config, check_answer: CheckAnswer | None) -> CheckedData:
+def check_evaluation(config: Config, check_answers: CheckAnswers | None) -> CheckedData:
     """As `check_data`, but reads the training sources only where evaluation holds some of them out."""
     data = config.eval.data
     if data == "holdout" or (isinstance(data, tuple) and any(s.source == "holdout" for s in data)):
-        return check_data(config, check_answer)
+        return check_data(config, check_answers)
     counts: Counter[str] = Counter()
     notes: list[str] = []
-    return CheckedData([], None, evaluation_problems(config, [], check_answer, counts, notes), counts, notes)
+    return CheckedData([], None, evaluation_problems(config, [], check_answers, counts, notes), counts, notes)
 
 
 def evaluation_problems(
     config: Config,
     held_out: list[Problem],
-    check_answer: CheckAnswer | None,
+    check_answers: CheckAnswers | None,
     counts: Counter[str],
     notes: list[str],
 ) -> list[Problem]:
@@ -81,7 +88,14 @@ def evaluation_problems(
             result += held_out
         else:
             own: Counter[str] = Counter()
-            result += read_problems([source], wording=wording, check_answer=check_answer, counts=own, notes=notes)[0]
+            result += read_problems(
+                [source],
+                wording=wording,
+                check_answers=check_answers,
+                bad_answers=config.data.bad_answers,
+                counts=own,
+                notes=notes,
+            )[0]
             counts.update({f"eval_{key}": value for key, value in own.items()})
     return result
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,8 @@ from dapo.data.template import PromptTemplate, Wording
 from dapo.errors import DataError
 from dapo.types import Prompt
 
-CheckAnswer = Callable[[str], str | None]  # None, or why this gold answer can't be graded
+# Rows' answers as text, with their other columns -> for each None, or why it can't be graded.
+CheckAnswers = Callable[[Sequence[tuple[str | None, Mapping[str, Any]]]], list[str | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,8 @@ def read_problems(
     sources: Iterable[SourceConfig],
     *,
     wording: Wording,
-    check_answer: CheckAnswer | None,
+    check_answers: CheckAnswers | None,
+    bad_answers: str,
     counts: Counter[str],
     notes: list[str],
 ) -> list[list[Problem]]:
@@ -77,7 +79,8 @@ def read_problems(
     Args:
         sources: where to read.
         wording: how problems are put; decides which are the same.
-        check_answer: says why a gold answer can't be graded; None when rewards need no answer.
+        check_answers: says why rows can't be graded; None when rewards need no answer.
+        bad_answers: refuse such rows with an error, or drop and count them.
         counts: gets rows read and dropped by reason.
         notes: gets one line per kind of drop, naming the first row.
 
@@ -89,11 +92,10 @@ def read_problems(
     result = []
     for source in sources:
         kept = []
-        for row in read_rows(source):
-            counts["rows"] += 1
+        for row, answer in _graded(list(read_rows(source)), check_answers, bad_answers, counts, notes):
             turns = wording.turns(row.problem, row.columns, row.where)
             content = content_id(row.problem if turns is None else turns)
-            problem = Problem(content, row, _answer(row, check_answer))
+            problem = Problem(content, row, answer)
             _check_own_id(named, problem)
             first = seen.setdefault(problem.id, problem)
             if first is problem:
@@ -125,8 +127,8 @@ def _check_own_id(named: dict[str, Problem], problem: Problem) -> None:
         )
 
 
-def _answer(row: Row, check_answer: CheckAnswer | None) -> str | None:
-    """The gold answer as text. Numbers and one-element lists are coerced."""
+def _answer(row: Row) -> str | None:
+    """The gold answer as text. Numbers and one-element lists are coerced; anything else is None."""
     value = row.answer
     if isinstance(value, (list, tuple)) and len(value) == 1:
         value = value[0]
@@ -134,13 +136,39 @@ def _answer(row: Row, check_answer: CheckAnswer | None) -> str | None:
         value = int(value)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         value = str(value)
-    if check_answer is None:
-        return value if isinstance(value, str) else None
-    if not isinstance(value, str) or not value.strip():
-        raise DataError(f"{row.where}: the answer is empty or no text or number; mend the row or leave it out")
-    if reason := check_answer(value):
-        raise DataError(f"{row.where}: the answer {value!r} can't be graded: {reason}")
-    return value
+    return value if isinstance(value, str) and value not in ("nan", "inf", "-inf") else None
+
+
+def _graded(
+    rows: list[Row], check_answers: CheckAnswers | None, bad_answers: str, counts: Counter[str], notes: list[str]
+) -> list[tuple[Row, str | None]]:
+    """Rows with their answers; those that can't be graded are refused or dropped, all of them counted.
+
+    Raises:
+        DataError: naming how many, the first row, its answer and the mend.
+    """
+    counts["rows"] += len(rows)
+    answers = [_answer(row) for row in rows]
+    if check_answers is None:
+        return list(zip(rows, answers, strict=True))
+    reasons = check_answers([(answer, row.columns) for answer, row in zip(answers, rows, strict=True)])
+    bad = [(row, reason) for row, reason in zip(rows, reasons, strict=True) if reason]
+    if bad:
+        row, reason = bad[0]
+        first = f"{row.where}: the answer {_shown(row.answer)} can't be graded: {reason}"
+        if bad_answers == "refuse" or len(bad) == len(rows):
+            raise DataError(
+                f"{first} ({len(bad)} of {len(rows)} rows are like this; mend them, or leave them out with "
+                'data.bad_answers = "drop")'
+            )
+        counts["bad_answers"] += len(bad)
+        notes.append(f"{len(bad)} of {len(rows)} rows left out, their answers can't be graded; the first: {first}")
+    return [(row, answer) for row, answer, reason in zip(rows, answers, reasons, strict=True) if not reason]
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def take_holdout(

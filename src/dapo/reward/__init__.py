@@ -2,5 +2,6 @@
 
 from dapo.reward.grader import Grader
 from dapo.reward.scoring import Scorer
+from dapo.reward.trl import math_reward, overlong_reward
 
-__all__ = ["Grader", "Scorer"]
+__all__ = ["Grader", "Scorer", "math_reward", "overlong_reward"]

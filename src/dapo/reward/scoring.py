@@ -7,38 +7,45 @@ from collections.abc import Sequence
 
 from dapo.config.schema import RewardConfig
 from dapo.reward.functions import RewardFunction, call_function, load_function
-from dapo.reward.grader import WRONG, Grader
+from dapo.reward.grader import WRONG
+from dapo.reward.judges import GRADER, JUDGES, Gold, Judge, make_judge
 from dapo.types import Prompt, Score, Verdict
 
 logger = logging.getLogger(__name__)
 
-GRADER = "grader"
-
 
 class Scorer:
-    """The built-in grader, custom functions, or both added with weights.
+    """A judge of right and wrong, custom functions, or both added with weights.
 
-    With the grader among them a score has correctness; without it, scores are graded floats
-    (correct is None) and dynamic sampling must filter on their spread.
+    With a judge among them (the built-in grader, or python-tests) a score has correctness; without
+    one, scores are graded floats (correct is None) and dynamic sampling must filter on their spread.
     """
 
     def __init__(self, config: RewardConfig) -> None:
-        self.grader = Grader(config.extract)
+        self.judge: Judge | None = None
         self._functions: list[tuple[str, RewardFunction | None, float]] = []
         for index, entry in enumerate(config.functions or (GRADER,)):
             name, weight = (entry, 1.0) if isinstance(entry, str) else (entry.function, entry.weight)
-            function = None if name == GRADER else load_function(name, f"reward.functions[{index}]")
+            function = None
+            if name in JUDGES:
+                self.judge = make_judge(config, name)
+            else:
+                function = load_function(name, f"reward.functions[{index}]")
             self._functions.append((name, function, weight))
 
     @property
     def has_correctness(self) -> bool:
         """Whether scores say right or wrong."""
-        return any(function is None for _, function, _ in self._functions)
+        return self.judge is not None
+
+    def check(self, golds: Sequence[Gold]) -> list[str | None]:
+        """For each row None, or why responses to it can't be graded; all None without a judge."""
+        return self.judge.check(golds) if self.judge else [None] * len(golds)
 
     def score(self, prompt: Prompt, texts: Sequence[str], token_ids: Sequence[Sequence[int]]) -> list[Score]:
         """One Score for each response. A function that raises gives ERROR verdicts, never an exception."""
-        graded = [self.grader.score(text, prompt.answer or "") for text in texts] if self.has_correctness else None
-        parts: list[dict[str, float]] = [{} for _ in texts]
+        graded = self.judge.score(prompt, texts) if self.judge else None
+        parts: list[dict[str, float]] = [dict(score.parts) for score in graded] if graded else [{} for _ in texts]
         totals = [0.0] * len(texts)
         failed = [False] * len(texts)
         for name, function, weight in self._functions:

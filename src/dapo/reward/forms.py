@@ -1,0 +1,109 @@
+"""The shapes that answers take. `read.read` makes them; `compare.compare` compares them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from dapo.reward.units import Unit
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number written out, exactly."""
+
+    value: Fraction
+    unit: Unit | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Expr:
+    """Anything that only symbolic algebra can judge, in cleaned LaTeX."""
+
+    text: str
+    unit: Unit | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Text: Yes, even, a name. Folded and without articles."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """Ordered: a tuple, a vector, an interval, a ratio (both brackets ":")."""
+
+    opening: str
+    items: tuple[Form, ...]
+    closing: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bag:
+    """Unordered: a set in braces, or several answers in a row."""
+
+    items: tuple[Form, ...]
+    braces: bool = False
+    decimal: Fraction | None = None  # 2,74 read as a European decimal: how a prediction may mean it
+
+
+@dataclass(frozen=True, slots=True)
+class Union:
+    """Parts of the real line joined."""
+
+    parts: tuple[Form, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    r"""A \\ B."""
+
+    whole: Form
+    removed: Form
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A variable confined to a region: x < 3, or x in [0, 1)."""
+
+    variable: str
+    region: Form
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """Rows of cells."""
+
+    rows: tuple[tuple[Form, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Equation:
+    """names = members[0] = members[1] ...: leading sides that only name something, then the rest."""
+
+    names: tuple[str, ...]
+    members: tuple[Form, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """An inequality that is no bound on one variable, or another relation."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    """A spelling with two readings: 100,101 is one number or two."""
+
+    readings: tuple[Form, ...]
+
+
+Form = Number | Expr | Words | Sequence | Bag | Union | Difference | Condition | Matrix | Equation | Relation | Either
+INFINITY = Expr("\\infty")
+MINUS_INFINITY = Expr("-\\infty")
+REALS = Sequence("(", (MINUS_INFINITY, INFINITY), ")")
+EMPTY = Bag((), braces=True)

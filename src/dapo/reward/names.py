@@ -1,0 +1,43 @@
+r"""What may stand on the left of "= answer": one symbol, a function of symbols, a named length or text."""
+
+from __future__ import annotations
+
+import re
+
+_SYMBOL = r"(?:[A-Za-z]|\\(?!frac|sqrt|text|infty|pi(?![a-z])|int|sum|prod|sin|cos|tan|ln|log|lim|binom|circ)[A-Za-z]+)"
+_SUB = r"(?:_(?:\{[^{}]*\}|\w|\\[A-Za-z]+))?"
+_PRIMES = r"(?:'|\^\{?\\prime\}?)*"
+_ONE = rf"{_SYMBOL}{_SUB}{_PRIMES}"
+_ARGUMENTS = rf"\({_ONE}(?:,{_ONE})*\)|\(\d+\)"
+_PATTERNS = [
+    rf"{_ONE}(?:{_ARGUMENTS})?",
+    rf"\\overline\{{[A-Z]{{2,4}}\}}|[A-Z]{{2,4}}{_PRIMES}",
+    r"\\(?:angle|triangle)\{?[A-Z]{1,4}\}?",
+    r"[A-Z]_\{\\triangle[A-Z]{3}\}|m\\angle[A-Z]{1,3}",
+    rf"\({_ONE}(?:,{_ONE})+\)",
+    rf"\((?:{_ONE}{_ARGUMENTS})(?:,{_ONE}{_ARGUMENTS})+\)",
+    rf"\|{_ONE}\||\|[A-Z]{{2}}\|",
+    rf"(?:{_ONE}|[A-Z]{{2,4}}|[A-Z]_\{{\w+\}})(?::(?:{_ONE}|[A-Z]{{2,4}}|[A-Z]_\{{\w+\}}))+",
+    r"\\text\{[^{}=]*\}",
+    r"[A-Za-z]{4,}",
+]
+_NAME = re.compile("|".join(f"(?:{pattern})" for pattern in _PATTERNS))
+_SUM_OF_NAMES = re.compile(r"[a-z](?:[+-][a-z])+")
+FUNCTION = re.compile(rf"({_SYMBOL}{_SUB}{_PRIMES})\(({_SYMBOL}{_SUB})\)")
+
+
+def is_name(text: str) -> bool:
+    r"""Whether this names one quantity.
+
+    >>> is_name("x"), is_name("f(x)"), is_name(r"x_{1}"), is_name("2x"), is_name("AB"), is_name("x+y")
+    (True, True, True, False, True, False)
+    """
+    text = name_key(text)
+    return len(text) <= 80 and _NAME.fullmatch(text) is not None
+
+
+def name_key(text: str) -> str:
+    """A name without blanks, and without braces around a subscript of one character."""
+    if "\\text" in text:
+        return " ".join(text.split())
+    return re.sub(r"_\{(\w)\}", r"_\1", re.sub(r"\s+", "", text))

@@ -1,0 +1,41 @@
+r"""A cleaned answer made ready to be split: "the answer is" and "for all x" off, and/or as single marks."""
+
+from __future__ import annotations
+
+import re
+
+from dapo.reward.clean import trim
+
+AND, OR = "\x0e", "\x0f"
+_CONNECTOR = re.compile(
+    r"\\text\{\s*,?\s*(and|or)\s*\}|(?<![A-Za-z\\{])(and|or)(?![A-Za-z}])|(?<=[\d)\]}])(and|or)(?=[\d(\[\\{]|[A-Za-z]\s*=)"
+    r"|\\(land|lor)(?![A-Za-z])"
+)
+_TEXT = re.compile(r"\\text\{[^{}]*\}")
+_INNER_CONNECTOR = re.compile(r"(?<=\w)\s+(and|or)(?![A-Za-z])|(?<=\{)\s*(and|or)\s+(?=\w)")
+_QUANTIFIER = re.compile(
+    r"[,\s(]*(?:\\text\{\s*,?\s*(?:for (?:all|any|every|some|each)|where|with|such that)\b[^{}]*\}|\\forall(?![A-Za-z])"
+    r"|(?<![A-Za-z\\{])(?:for (?:all|any|every|some|each)|where)(?![A-Za-z]))"
+    r".*?(?=,?\s*\\text\{\s*,?\s*(?:and|or)\s*\}|$)",
+    re.DOTALL,
+)
+_LEAD = re.compile(
+    r"^\s*(?:\\text\{\s*)?(?:(?:so|thus|therefore|hence),?\s+)?(?:(?:the|my|our)\s+)?(?:final\s+)?answers?\s*(?:is|are|:|=)+\s*\}?\s*",
+    re.IGNORECASE,
+)
+_CAPITAL_U = re.compile(r"(?<=[)\]}])\s*U\s*(?=[(\[\\{])")
+
+
+def prepared(text: str) -> str:
+    """A cleaned answer without its lead and quantifiers, connectors as AND and OR."""
+    text = _LEAD.sub("", text) if len(text) < 200 else text
+    text = _TEXT.sub(lambda m: _INNER_CONNECTOR.sub(lambda c: f"}} \\text{{ {c[1] or c[2]} }} \\text{{", m[0]), text)
+    text = re.sub(r"\\text\{\s*\}", " ", text)
+    text = trim(_QUANTIFIER.sub("", text)) or text
+    text = _CAPITAL_U.sub(r" \\cup ", text)
+    return _CONNECTOR.sub(lambda m: AND if "and" in m[0] else OR, text)
+
+
+def restored(text: str) -> str:
+    """LaTeX again, connectors as text."""
+    return text.replace(AND, r"\text{ and }").replace(OR, r"\text{ or }").strip()
