@@ -10,7 +10,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import datasets
 import pytest
+import trl
 from tests import tiny
 
 import dapo.reward.verl

@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
 
 from dapo.reward.forms import (
+    EMPTY,
     Bag,
     Condition,
     Difference,
@@ -28,6 +27,7 @@ from dapo.reward.forms import (
     Equation,
     Expr,
     Form,
+    Intersection,
     Matrix,
     Number,
     Relation,
@@ -36,33 +36,13 @@ from dapo.reward.forms import (
     Words,
 )
 from dapo.reward.names import FUNCTION
-from dapo.reward.number import read_number
 from dapo.reward.regions import region
 from dapo.reward.truth import Truth, all_of, any_of, pairs_off
-from dapo.reward.units import DEGREE, PERCENT, agree, bare_letter, conversion
+from dapo.reward.values import Rules, expression, fraction_latex, number, squeezed, undecided
 
-Leaf = Callable[[str, str], Truth]
 MAX_ITEMS = 64  # of an unordered comparison
 BOOLEAN = {"yes": "true", "no": "false"}
-
-
-def undecided(gold: str, pred: str) -> Truth:
-    """The leaf of the calling process: identical spelling is equality, the rest is not known."""
-    return True if squeezed(gold) == squeezed(pred) else None
-
-
-def squeezed(text: str) -> str:
-    """Without blanks and without braces around single characters."""
-    return re.sub(r"(?<=[_^])\{(\w)\}", r"\1", re.sub(r"(?<![A-Za-z])\s+|\s+(?![A-Za-z])", "", text))
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What the configuration decides, and the judge of pairs of expressions."""
-
-    leaf: Leaf = undecided
-    unevaluated: Literal["wrong", "right"] = "wrong"
-    convert_units: bool = False
+_NONE = frozenset({"no solution", "no real solution", "none exist", "empty set"})
 
 
 def compare(gold: Form, pred: Form, rules: Rules) -> tuple[Truth, str]:
@@ -75,9 +55,9 @@ def compare(gold: Form, pred: Form, rules: Rules) -> tuple[Truth, str]:
         if isinstance(gold, types) or isinstance(pred, types):
             return rule(gold, pred, rules), stage
     if isinstance(gold, Number):
-        return _number(gold, pred, rules)
+        return number(gold, pred, rules)
     assert isinstance(gold, Expr)
-    return _expression(gold, pred, rules), "symbolic"
+    return expression(gold, pred, rules), "symbolic"
 
 
 def equal(gold: Form, pred: Form, rules: Rules) -> Truth:
@@ -90,66 +70,6 @@ def _matched(golds: tuple[Form, ...], preds: tuple[Form, ...], rules: Rules) -> 
     if len(golds) != len(preds) or len(golds) > MAX_ITEMS:
         return False
     return pairs_off([[equal(gold, pred, rules) for pred in preds] for gold in golds])
-
-
-# Numbers and expressions
-
-
-def _number(gold: Number, pred: Form, rules: Rules) -> tuple[Truth, str]:
-    if isinstance(pred, Number):
-        return _numbers(gold, pred, rules)
-    if not isinstance(pred, Expr):
-        return False, "shape"
-    if gold.unit == DEGREE and "\\pi" in pred.text and pred.unit is None:
-        return rules.leaf(fraction_latex(gold.value / 180) + "\\pi", pred.text), "symbolic"
-    if gold.unit is not None and (value := bare_letter(pred.text, gold.unit)) is not None:
-        return read_number(value) == gold.value, "unit"
-    if not agree(gold.unit, pred.unit):
-        return False, "unit"
-    if rules.unevaluated == "wrong":
-        return False, "unevaluated"
-    return rules.leaf(fraction_latex(gold.value), pred.text), "symbolic"
-
-
-def _numbers(gold: Number, pred: Number, rules: Rules) -> tuple[Truth, str]:
-    ours, theirs = gold.unit, pred.unit
-    if PERCENT in (ours, theirs) and ours != theirs:
-        return _percent(gold, pred), "percent"
-    if agree(ours, theirs):
-        return gold.value == pred.value, "number" if ours is None and theirs is None else "unit"
-    if rules.convert_units and ours and theirs:
-        factor = conversion(ours, theirs)
-        return factor is not None and gold.value == pred.value * factor, "unit"
-    return False, "unit"
-
-
-def _percent(gold: Number, pred: Number) -> bool:
-    """One of the two carries a percent sign, the other none (or another unit)."""
-    if gold.unit == PERCENT:
-        return pred.unit is None and pred.value in (gold.value, gold.value / 100)
-    literal = pred.value / 100 == gold.value
-    return gold.unit is None and (literal or (abs(gold.value) > 1 and pred.value == gold.value))
-
-
-def fraction_latex(value: Fraction) -> str:
-    """Exact LaTeX of a rational."""
-    sign = "-" if value < 0 else ""
-    top, bottom = abs(value.numerator), value.denominator
-    if max(top.bit_length(), bottom.bit_length()) > 13_000:  # Python prints no more than 4300 digits
-        return f"{sign}\\text{{a long number}}"
-    return f"{sign}{top}" if bottom == 1 else f"{sign}\\frac{{{top}}}{{{bottom}}}"
-
-
-def _expression(gold: Expr, pred: Form, rules: Rules) -> Truth:
-    if isinstance(pred, Number):
-        if pred.unit == DEGREE and "\\pi" in gold.text:
-            return rules.leaf(gold.text, fraction_latex(pred.value / 180) + "\\pi")
-        value = pred.value / 100 if pred.unit == PERCENT else pred.value
-        unit = None if pred.unit == PERCENT else pred.unit
-        return agree(gold.unit, unit) and rules.leaf(gold.text, fraction_latex(value))
-    if not isinstance(pred, Expr) or not agree(gold.unit, pred.unit):
-        return False
-    return rules.leaf(gold.text, pred.text)
 
 
 # Equations
@@ -219,15 +139,25 @@ def _regions(gold: Form, pred: Form, rules: Rules) -> Truth:
     ours, theirs = region(gold), region(pred)
     if ours is not None and theirs is not None:
         return ours == theirs
+    if any(isinstance(form, Condition) and _exact_ends(form.region) and region(form) is None for form in (gold, pred)):
+        return False  # 3 < x < 2
     gold = gold.region if isinstance(gold, Condition) else gold
     pred = pred.region if isinstance(pred, Condition) else pred
     if isinstance(gold, Union) or isinstance(pred, Union):
         return _matched(_parts(gold), _parts(pred), rules)
+    if isinstance(gold, Intersection) and isinstance(pred, Intersection):
+        return _matched(gold.parts, pred.parts, rules)
+    if isinstance(gold, Intersection) or isinstance(pred, Intersection):
+        return False
     if isinstance(gold, Difference) and isinstance(pred, Difference):
         return all_of([equal(gold.whole, pred.whole, rules), equal(gold.removed, pred.removed, rules)])
     if isinstance(gold, Difference) or isinstance(pred, Difference):
         return _punctured(gold, pred, rules)
     return equal(gold, pred, rules)
+
+
+def _exact_ends(form: Form) -> bool:
+    return isinstance(form, Sequence) and all(isinstance(item, Number) for item in form.items)
 
 
 def _parts(form: Form) -> tuple[Form, ...]:
@@ -255,8 +185,13 @@ def _punctured(gold: Form, pred: Form, rules: Rules) -> Truth:
 
 def _sequence(gold: Form, pred: Form, rules: Rules) -> Truth:
     if isinstance(pred, Sequence) and isinstance(gold, Sequence):
-        if ":" in (gold.opening, pred.opening):
-            return gold.opening == pred.opening and _ratio(gold, pred, rules)
+        if ":" in (gold.closing, pred.closing):
+            both = gold.closing == pred.closing
+            return both and (
+                _in_order(gold.items, pred.items, rules)
+                if "at" in (gold.opening, pred.opening)
+                else _ratio(gold, pred, rules)
+            )
         vectors = len(gold.items) > 2 and {gold.opening + gold.closing, pred.opening + pred.closing} <= {"()", "[]"}
         if not vectors and (gold.opening, gold.closing) != (pred.opening, pred.closing):
             return False
@@ -278,11 +213,14 @@ def _in_order(golds: tuple[Form, ...], preds: tuple[Form, ...], rules: Rules) ->
 
 
 def _ratio(gold: Sequence, pred: Sequence, rules: Rules) -> Truth:
-    """a:b = c:d when proportional, exactly; otherwise term by term."""
+    """a:b = c:d when proportional, exactly; other terms by cross-multiplication."""
     ours = [item.value for item in gold.items if isinstance(item, Number)]
     theirs = [item.value for item in pred.items if isinstance(item, Number)]
     if len(ours) == len(gold.items) == len(theirs) == len(pred.items) and all(ours) and all(theirs):
         return len({a / b for a, b in zip(ours, theirs, strict=True)}) == 1
+    texts = [_latex(item) for item in (*gold.items, *pred.items) if isinstance(item, (Number, Expr))]
+    if len(gold.items) == len(pred.items) == 2 and len(texts) == 4:
+        return rules.leaf(f"({texts[0]}) \\cdot ({texts[3]})", f"({texts[1]}) \\cdot ({texts[2]})")
     return _in_order(gold.items, pred.items, rules)
 
 
@@ -300,6 +238,9 @@ def _named_values(form: Form) -> tuple[Form, ...] | None:
     names = {item.names for item in equations}
     if len(equations) != len(form.items) or len(names) != len(equations):
         return None
+    letters = [item.names[0] for item in equations]
+    if all(len(name.replace("_", "")) <= 2 for name in letters) and letters != sorted(letters, key=str.swapcase):
+        return None  # y = 7, x = 6 is not the pair (7, 6)
     return tuple(item.members[-1] for item in equations)
 
 
@@ -309,6 +250,10 @@ def _bag(gold: Form, pred: Form, rules: Rules) -> Truth:
     named = _named_values(gold)
     if named is not None and isinstance(pred, Bag) and not any(isinstance(item, Equation) for item in pred.items):
         return _in_order(named, pred.items, rules)
+    if any(
+        isinstance(form, Expr) and re.search(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])", form.text) for form in (gold, pred)
+    ):
+        return False  # {x} is no x: it may be a fractional part
     ours = gold.items if isinstance(gold, Bag) else (gold,)
     theirs = pred.items if isinstance(pred, Bag) else (pred,)
     if isinstance(gold, Bag) and isinstance(pred, Bag) and (gold.braces or pred.braces):
@@ -358,6 +303,8 @@ def _latex(form: Form) -> str:
 
 
 def _words(gold: Form, pred: Form, rules: Rules) -> Truth:
+    if EMPTY in (gold, pred):
+        return any(isinstance(form, Words) and form.text in _NONE for form in (gold, pred))
     if isinstance(gold, Words) and isinstance(pred, Words):
         return BOOLEAN.get(gold.text, gold.text) == BOOLEAN.get(pred.text, pred.text)
     other = pred if isinstance(gold, Words) else gold
@@ -374,11 +321,9 @@ def _relation(gold: Form, pred: Form, rules: Rules) -> Truth:
 _RULES: tuple[tuple[tuple[type, ...], str, Callable[[Form, Form, Rules], Truth]], ...] = (
     ((Equation,), "equation", _equation),
     ((Relation,), "relation", _relation),
-    ((Condition, Union, Difference), "interval", _regions),
+    ((Condition, Union, Difference, Intersection), "interval", _regions),
     ((Matrix,), "matrix", _matrix),
+    ((Words,), "words", _words),
     ((Sequence,), "sequence", _sequence),
     ((Bag,), "set", _bag),
-    ((Words,), "words", _words),
 )
-
-__all__ = ["Rules", "Truth", "compare", "equal", "fraction_latex", "squeezed", "undecided"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dapo.reward.choices import choice
 from dapo.reward.clean import MAX_CHARACTERS, clean
-from dapo.reward.compare import fraction_latex
 from dapo.reward.forms import (
     Bag,
     Condition,
@@ -13,6 +12,7 @@ from dapo.reward.forms import (
     Equation,
     Expr,
     Form,
+    Intersection,
     Matrix,
     Number,
     Relation,
@@ -21,6 +21,7 @@ from dapo.reward.forms import (
     Words,
 )
 from dapo.reward.read import read
+from dapo.reward.values import fraction_latex
 
 
 def describe(answer: str) -> str:
@@ -47,6 +48,8 @@ def _form(form: Form) -> str:
         return ("set of " if form.braces else "answers ") + (" and ".join(map(_form, form.items)) or "nothing")
     if isinstance(form, Union):
         return " joined with ".join(map(_form, form.parts))
+    if isinstance(form, Intersection):
+        return " as far as ".join(map(_form, form.parts))
     if isinstance(form, Difference):
         return f"{_form(form.whole)} without {_form(form.removed)}"
     if isinstance(form, Condition):

@@ -10,52 +10,48 @@ not pay, while an answer that was given, taken back and given anew counts as the
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections import deque
+from collections.abc import Sequence
+from functools import lru_cache
 
 from dapo.reward.clean import MAX_CHARACTERS, clean
-from dapo.reward.compare import squeezed
+from dapo.reward.places import FINDERS, Place, boxes, tags
 from dapo.reward.read import is_prose
 from dapo.reward.split import balanced
+from dapo.reward.values import squeezed
 
 _END = re.compile(
     r"<\|(?:im_end|endoftext|eot_id|end_of_text|end|im_start|end▁of▁sentence)\|>|<｜end▁of▁sentence｜>|</s>|<eos>"
 )
-_ANSWER = re.compile(r"(?:answer|答案)[*_`\s]*+(?:is[*_`\s]*+)?[:：][*_`]*[^\S\n]*(?:\n\s*)?([^\n]*)", re.IGNORECASE)
-_SENTENCE = re.compile(r"\banswer\s+(?:is|are|was|equals|would be|should be)\b:?\s*([^\n]*)", re.IGNORECASE)
-_BOX = re.compile(r"\\(?:boxed|fbox)\s*(?=(\{)?)")
-_WHOLE_BOX = re.compile(r"\s*\\(?:boxed|fbox)\s*\{(.*)\}\s*", re.DOTALL)
-_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
-_BARE_BOX = re.compile(r"\\(?:boxed|fbox)\s*(\\[A-Za-z]+|-?\d+(?:\.\d+)?|[^\s{}\\$])")
-_TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
-_FORMULA = re.compile(r"\$\$(.+?)\$\$|\\\[(.+?)\\\]|(?<!\\)\$((?:\\.|[^\n$\\])+)\$|\\\((.+?)\\\)", re.DOTALL)
-_GROUPED = r"(?<!\d,)\d{1,3}(?:,\d{3})++(?!,?\d)"
-_NUMBER = re.compile(
-    rf"(?<![A-Za-z_\d])(?:(?<![\w)\].])[-−+])?(?:(?:{_GROUPED}|\d+(?:,\d+)*+)(?:\.\d+)?|\.\d+)(?:\s*/\s*\d++(?:\.\d+)?|\s*\\?%)?"
+# What makes a remark a second answer, or takes the first one back.
+HEDGE = re.compile(
+    r"\b(?:or|alternatively|maybe|perhaps|possibly|could|might|may|otherwise|either|else|unless|not|no|wait|actually"
+    r"|instead|correction|versus|vs)\b|或|可能|也许|不",
+    re.IGNORECASE,
 )
+_DOUBT = re.compile(r"\b(?:or|maybe|perhaps|possibly|either|not|no)\b", re.IGNORECASE)  # before a verb
+_CONCLUSION = re.compile(r"\b(?:hence|thus|therefore|so)\b[^.]*\d", re.IGNORECASE)
 _REMARK = re.compile(
-    r"\.\s+(?=[A-Z(])|。\s*(?=\S)"
-    r"|\s*[,;(—–-]?\s*\b(?:because|since|which|where|as we|so that|it|I hope|hence|thus|therefore)\b"
-    r"|\s+\((?=[A-Za-z]+ +[A-Za-z]+)|\*\*\s+(?=[A-Za-z])"
-)  # fmt: skip
+    r"\. (?=[A-Z(])|。 ?(?=\S)"
+    r"|[,;(—–-]? ?\b(?:because|since|which|where|as (?:we|required|shown|desired|expected|above)"
+    r"|so that|it|I hope|hence|thus|therefore|is the (?:final )?answer|QED)\b"
+    r"| \((?!sin|cos|tan|cot|sec|csc|log|ln|exp|sqrt|max|min|gcd|pi\b)(?=[A-Za-z]{2,})"
+)
 # "The volume of the box is 120": what follows the verb, when it is an answer and not more prose.
 _STATEMENT = re.compile(
-    r"(?:[A-Z][^=.]{0,120}?\s(?:is|are|equals|was)"
-    r"|[\u4e00-\u9fff，, ]{0,30}?(?:应该是|应为|等于|是|为))\s*:?\s*(?!not\b)(\S.*)",
+    r"([A-Z][^=.]{0,120}? (?:is|are|equals|was)|[\u4e00-\u9fff，, ]{0,30}?(?:应该是|应为|等于|是|为)"
+    r"|(?:[Ss]o|[Tt]hus|[Ww]e (?:get|have|find|obtain)|[Ee]xactly|[Ii]t is|[Tt]he number),?) ?:? ?(?!not\b)(\S.*)",
     re.DOTALL,
 )
-_JOIN_WORDS = re.compile(r"[^\W\d_]+")
-MAX_JOINER = 60
-MAX_WHOLE = 300
+_WHOLE_BOX = re.compile(r"\s*\\(?:boxed|fbox)\s*\{(.*)\}\s*", re.DOTALL)
+_WORD = re.compile(r"[^\W\d_]+")
+_NUMBERING = re.compile(r"(?:^|\s)\(?[1-9][.)]|\b(?:case|part|option|solution)\s*\(?\d?[.:)]*", re.IGNORECASE)
+_LINKS = frozenset("and or vs versus maybe perhaps possibly else alternatively either otherwise 和 或".split())  # noqa: SIM905
 MARKED = ("answer_line", "boxed", "tag")
-
-
-class Place(NamedTuple):
-    """Where an answer stands: the whole of it, and its content."""
-
-    start: int
-    end: int
-    content: str
+MAX_JOINER = 60  # characters between two answers side by side
+MAX_LINKS, MAX_WORDS_BETWEEN = 2, 4  # "and", "or" and the like; other words between two answers
+MAX_NEIGHBOURS = 8  # joined on either side
+MAX_PART = 300  # characters of an answer that is joined with others
 
 
 def visible(text: str) -> str:
@@ -71,7 +67,7 @@ def extract(text: str, policies: Sequence[str]) -> tuple[str | None, str]:
 
     Args:
         text: the response, decoded up to its first EOS.
-        policies: names out of POLICIES, tried in order; the first that finds its place decides.
+        policies: names out of FINDERS, tried in order; the first that finds its place decides.
 
     >>> extract("Thus 4.\nAnswer: 5", ["answer_line", "last_number"])
     ('5', 'answer_line')
@@ -82,35 +78,44 @@ def extract(text: str, policies: Sequence[str]) -> tuple[str | None, str]:
     """
     shown = visible(text)
     for name in policies:
-        places = list(POLICIES[name](shown))
-        if places:
-            answer = _with_neighbours(shown, places, name, policies)
-            return answer.strip() or None, name
+        last = next(iter(deque(FINDERS[name](shown), maxlen=1)), None)
+        if last is None or (name == "whole" and is_prose(shown.strip())):
+            continue
+        parts = _beside(shown, last, name, policies)
+        contents = {_key(part): part for part in (_content(shown, place) for place in parts)}
+        answer = " ; ".join(contents.values()) if len(contents) > 1 else _content(shown, last)
+        return answer.strip() or None, name
     return None, ""
 
 
-def _with_neighbours(text: str, places: list[Place], name: str, policies: Sequence[str]) -> str:
-    """The last place, joined with the marked answers that stand right beside it."""
-    last = places[-1]
-    if name not in MARKED and name != "last_math":
-        return last.content
-    if name in MARKED:
-        for other in policies:
-            if other in MARKED and other != name:
-                places = places + list(POLICIES[other](text))
-    outer = _outermost(places)
+def _key(content: str) -> str:
+    return squeezed(clean(content[:MAX_CHARACTERS]))
+
+
+def _content(text: str, place: Place) -> str:
+    """What a place says, without remarks."""
+    raw = text[place.inner : place.end_inner]
+    if text.startswith(("\\boxed", "\\fbox"), place.start):
+        return _innermost(raw)
+    return _line_content(raw)
+
+
+def _beside(text: str, last: Place, name: str, policies: Sequence[str]) -> list[Place]:
+    """The last place with the marked answers that stand right beside it."""
+    if name in ("last_number", "whole", "sentence"):
+        return [last]
+    names = [other for other in policies if other in MARKED] if name in MARKED else [name]
+    places = [place for other in names for place in FINDERS[other](text)]
+    outer = _outermost([place for place in places if place.start < place.inner or name in MARKED])  # no bare numbers
     index = next((i for i, place in enumerate(outer) if place.start <= last.start < place.end), None)
-    if index is None or outer[index].end < last.end:
-        return last.content
+    if index is None or outer[index] != last:
+        return [last]
     first = final = index
-    while first > 0 and _joined(text, outer[first - 1], outer[first]):
+    while first > max(0, index - MAX_NEIGHBOURS) and _joined(text, outer[first - 1], outer[first]):
         first -= 1
-    while final + 1 < len(outer) and _joined(text, outer[final], outer[final + 1]):
+    while final + 1 < min(len(outer), index + MAX_NEIGHBOURS) and _joined(text, outer[final], outer[final + 1]):
         final += 1
-    contents = {squeezed(clean(p.content[:MAX_CHARACTERS])): p.content for p in outer[first : final + 1]}
-    if first == final or len(contents) == 1:
-        return last.content
-    return " ; ".join(content.strip() for content in contents.values())
+    return outer[first : final + 1]
 
 
 def _outermost(places: list[Place]) -> list[Place]:
@@ -123,61 +128,62 @@ def _outermost(places: list[Place]) -> list[Place]:
 
 
 def _joined(text: str, left: Place, right: Place) -> bool:
-    """Nothing but punctuation, or a few words with and/or, between two readable answers."""
+    """Nothing but punctuation and numbering, or a few linking words, between two readable answers."""
     between = text[left.end : right.start]
-    if len(between) > MAX_JOINER or not left.content.strip() or not right.content.strip():
+    if len(between) > MAX_JOINER:
         return False
-    bare = re.sub(r"\\(?:quad|qquad|text|mbox|textbf)", " ", between)
-    words = [word.lower() for word in _JOIN_WORDS.findall(bare)]
-    linked = not words or (len(words) <= 3 and any(word in ("and", "or", "和", "或") for word in words))
-    if re.search(r"\d", between) or "=" in between or not linked:
-        return False
-    return not is_prose(left.content) and not is_prose(right.content)
+    bare = _NUMBERING.sub(" ", re.sub(r"\\(?:quad|qquad|text|mbox|textbf)", " ", between))
+    words = [word.casefold() for word in _WORD.findall(bare)]
+    links = sum(word in _LINKS for word in words)
+    linked = not words or (0 < links <= MAX_LINKS and len(words) - links <= MAX_WORDS_BETWEEN)
+    return linked and not re.search(r"\d", bare) and all(_readable(_content(text, place)) for place in (left, right))
 
 
-def _answer_line(text: str) -> Iterator[Place]:
-    for match in _ANSWER.finditer(text):
-        yield Place(match.start(), match.end(), _line_content(match[1]))
+@lru_cache(maxsize=4096)
+def _readable(content: str) -> bool:
+    return 0 < len(content.strip()) <= MAX_PART and not is_prose(content)
 
 
-def _sentence(text: str) -> Iterator[Place]:
-    for match in _SENTENCE.finditer(text):
-        yield Place(match.start(), match.end(), _line_content(match[1]))
-
-
-def _line_content(line: str) -> str:
-    """The answer in a line: its boxes if it has any, else what stands before a remark."""
-    boxes = list(_boxed(line))
-    if boxes:
-        joined = " ; ".join(dict.fromkeys(box.content.strip() for box in boxes))
-        return joined if all(box.content.strip() for box in boxes) else ""
-    tags = list(_tag(line))
-    if tags:
-        return tags[-1].content
+def _line_content(raw: str) -> str:
+    """The answer in a line: its boxes or tags if it has any, else what stands before a remark."""
+    line = _closed(" ".join(raw[:MAX_CHARACTERS].split()))
+    for finder in (boxes, tags):
+        inside = list(finder(line))
+        if inside:
+            return _inside(line, inside)
     remark = _REMARK.search(line)
-    line = line[: remark.start()] if remark and remark.start() > 0 else line
+    if remark and remark.start() > 0:
+        tail = line[remark.start() + 1 :].partition(". ")[0]  # its first sentence
+        line = line if HEDGE.search(tail) or _CONCLUSION.search(tail) else line[: remark.start()]
     statement = _STATEMENT.fullmatch(line.strip())
-    return statement[1] if statement and not is_prose(statement[1]) else line
+    if statement and not _DOUBT.search(statement[1]) and not is_prose(statement[2]):
+        return statement[2]
+    return line
 
 
-def _boxed(text: str) -> Iterator[Place]:
-    r"""Outermost boxes, braces balanced. One that is never closed counts as empty."""
-    starts = list(_BOX.finditer(text))
-    if not starts:
-        return
-    closing = _closing_braces(text, {match.end() for match in starts if match[1]})
-    end = -1
-    for match in starts:
-        if match.start() < end:
-            continue
-        if match[1]:
-            close = closing.get(match.end())
-            content = "" if close is None else text[match.end() + 1 : close]
-            end = match.end() if close is None else close + 1
-        else:
-            bare = _BARE_BOX.match(text, match.start())
-            content, end = (bare[1], bare.end()) if bare else ("", match.end())
-        yield Place(match.start(), end, _innermost(content))
+def _inside(line: str, places: list[Place]) -> str:
+    """Boxes or tags of a line, together; the whole line when a hedge stands outside of them."""
+    outside, end = "", 0
+    for place in places:
+        outside, end = outside + " " + line[end : place.start], place.end
+    if HEDGE.search(outside + " " + line[end:]):
+        return line
+    contents = [_innermost(line[place.inner : place.end_inner]).strip() for place in places]
+    return " ; ".join(dict.fromkeys(contents)) if all(contents) else ""
+
+
+def _closed(line: str) -> str:
+    """Up to a bracket that closes what was opened before the line: the line stood inside of something."""
+    depth = 0
+    for index, char in enumerate(line):
+        escaped = index > 0 and line[index - 1] == "\\"
+        if char in "{([" and not (escaped and char != "{"):
+            depth += 1
+        elif char == "}" and depth == 0 and not escaped:
+            return line[:index]
+        elif char in "})]" and depth > 0 and not (escaped and char != "}"):
+            depth -= 1
+    return line
 
 
 def _innermost(content: str) -> str:
@@ -188,64 +194,3 @@ def _innermost(content: str) -> str:
             break
         content = match[1]
     return content
-
-
-def _closing_braces(text: str, wanted: set[int]) -> dict[int, int]:
-    """Where the braces that open at `wanted` close, in one pass."""
-    found: dict[int, int] = {}
-    stack: list[int] = []
-    for match in _BRACE.finditer(text, min(wanted, default=len(text))):
-        if match[0] == "{":
-            stack.append(match.start())
-        elif match[0] == "}" and stack:
-            opened = stack.pop()
-            if opened in wanted:
-                found[opened] = match.start()
-    return found
-
-
-def _tag(text: str) -> Iterator[Place]:
-    """<answer>...</answer>; the innermost opening counts, one that is never closed is empty."""
-    opened: re.Match[str] | None = None
-    for match in _TAG.finditer(text):
-        if not match[1]:
-            opened = match
-        elif opened is not None:
-            inner = text[opened.end() : match.start()]
-            yield Place(opened.start(), match.end(), _line_content(inner) if len(inner) < MAX_CHARACTERS else inner)
-            opened = None
-    if opened is not None:
-        yield Place(opened.start(), len(text), "")
-
-
-def _whole(text: str) -> Iterator[Place]:
-    """A response that is nothing but an answer: one line without prose."""
-    line = text.strip()
-    if 0 < len(line) <= MAX_WHOLE and "\n" not in line and not is_prose(line):
-        yield Place(0, len(text), line)
-
-
-def _last_math(text: str) -> Iterator[Place]:
-    """Formulas between dollars or brackets, and numbers outside of them."""
-    end = 0
-    for match in _FORMULA.finditer(text):
-        yield from _last_number(text, end, match.start())
-        yield Place(match.start(), match.end(), next(group for group in match.groups() if group))
-        end = match.end()
-    yield from _last_number(text, end, len(text))
-
-
-def _last_number(text: str, start: int = 0, end: int | None = None) -> Iterator[Place]:
-    for match in _NUMBER.finditer(text, start, len(text) if end is None else end):
-        yield Place(match.start(), match.end(), match[0])
-
-
-POLICIES: dict[str, Callable[[str], Iterator[Place]]] = {
-    "answer_line": _answer_line,
-    "boxed": _boxed,
-    "tag": _tag,
-    "sentence": _sentence,
-    "whole": _whole,
-    "last_math": _last_math,
-    "last_number": _last_number,
-}

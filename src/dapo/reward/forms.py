@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -65,6 +66,13 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
+class Intersection:
+    """What all of several regions share: x > 1 and x < 3."""
+
+    parts: tuple[Form, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Condition:
     """A variable confined to a region: x < 3, or x in [0, 1)."""
 
@@ -102,7 +110,48 @@ class Either:
     readings: tuple[Form, ...]
 
 
-Form = Number | Expr | Words | Sequence | Bag | Union | Difference | Condition | Matrix | Equation | Relation | Either
+Form = (
+    Number
+    | Expr
+    | Words
+    | Sequence
+    | Bag
+    | Union
+    | Difference
+    | Intersection
+    | Condition
+    | Matrix
+    | Equation
+    | Relation
+    | Either
+)
+
+
+def texts(form: Form) -> Iterator[str]:
+    """The LaTeX of all expressions and relations in a form."""
+    if isinstance(form, (Expr, Relation)):
+        yield form.text
+    for part in parts(form):
+        yield from texts(part)
+
+
+def parts(form: Form) -> tuple[Form, ...]:
+    """The forms that a form is made of."""
+    if isinstance(form, (Sequence, Bag)):
+        return form.items
+    if isinstance(form, (Union, Intersection)):
+        return form.parts
+    if isinstance(form, Difference):
+        return (form.whole, form.removed)
+    if isinstance(form, Condition):
+        return (form.region,)
+    if isinstance(form, Matrix):
+        return tuple(cell for row in form.rows for cell in row)
+    if isinstance(form, Equation):
+        return form.members
+    return form.readings if isinstance(form, Either) else ()
+
+
 INFINITY = Expr("\\infty")
 MINUS_INFINITY = Expr("-\\infty")
 REALS = Sequence("(", (MINUS_INFINITY, INFINITY), ")")

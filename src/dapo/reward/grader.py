@@ -13,13 +13,15 @@ from collections.abc import Sequence
 
 from dapo.errors import RewardError
 from dapo.reward.choices import choice, choose
-from dapo.reward.clean import MAX_CHARACTERS, clean
-from dapo.reward.compare import Rules, Truth, compare, undecided
+from dapo.reward.clean import MAX_CHARACTERS, MAX_FORMULA, clean, too_long
+from dapo.reward.compare import compare
 from dapo.reward.extract import extract
 from dapo.reward.forms import Expr, Words
 from dapo.reward.guard import screen
 from dapo.reward.pool import Pool, Question, Reply, default_size, shared_pool
 from dapo.reward.read import MAX_WORDS, read
+from dapo.reward.truth import Truth
+from dapo.reward.values import Rules, undecided
 from dapo.types import Score, Verdict
 
 RIGHT, WRONG = 1.0, -1.0  # section 2.4
@@ -30,7 +32,7 @@ _PLACEHOLDER = re.compile(
 )
 
 # Both plain integers: no more needs to be read. -0 is left to the general stages.
-_INTEGER = re.compile(r"\s*\+?(-(?!0+\s*$))?0*(\d+?)\s*", re.ASCII)
+_INTEGER = re.compile(r"\s*(?:\+|(-(?!0+\s*$)))?0*(\d+?)\s*", re.ASCII)
 
 _ASK = "ask the symbolic stage"
 
@@ -99,8 +101,8 @@ class Grader:
         text = clean(gold[: MAX_CHARACTERS + 1])
         if not text or _PLACEHOLDER.fullmatch(gold.strip()):
             return "it is empty or a placeholder"
-        if len(gold) > MAX_CHARACTERS:
-            return f"it is longer than {MAX_CHARACTERS} characters"
+        if too_long(gold):
+            return f"it is longer than {MAX_CHARACTERS} digits or {MAX_FORMULA} characters"
         if choice(text):
             return None
         form = read(text)
@@ -167,7 +169,7 @@ class Grader:
             return (Verdict.CORRECT if equal else Verdict.WRONG), "number"
         if not gold.strip() or _PLACEHOLDER.fullmatch(gold.strip()):
             return Verdict.ERROR, "bad gold"
-        if max(len(gold), len(answer)) > MAX_CHARACTERS:
+        if too_long(gold) or too_long(answer):
             return Verdict.WRONG, "too long"
         ours, theirs = clean(gold), clean(answer)
         if not theirs:

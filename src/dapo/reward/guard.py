@@ -89,7 +89,7 @@ def _nesting(text: str) -> tuple[int, int]:
 
 
 _WORD = re.compile(
-    r"(?<![A-Za-z\\{])(?:[A-Za-z]{4,}|is|the|not|and|for|are|was|if|but|can|all|any|has|so|or|of|to)(?![A-Za-z{])"
+    r"(?<![A-Za-z\\{])(?:[A-Za-z]{4,}|is|the|not|and|for|are|was|if|but|can|all|any|has|so|or|of|to|Or|And|Is|The|Not)(?![A-Za-z{])"
 )
 _FOREIGN = re.compile(r"[^\W\d_a-zA-Z]")  # letters of other scripts; Greek ones are commands by now
 _NAMED_FUNCTION = re.compile(
@@ -109,8 +109,16 @@ def has_prose(text: str) -> bool:
     return _WORD.search(_NAMED_FUNCTION.sub(" ", _ENVIRONMENT.sub(" ", text))) is not None
 
 
+# Derivatives, inverse functions, arithmetic with infinity: math-verify drops or folds them.
+_SPELLING_ONLY = re.compile(
+    r"'|\\prime|\b[A-Za-z] ?\^ ?\{? ?-1 ?\}? ?\(|\\infty(?=.*[+*/^\d]|\s*[+-])|[\d+*/)] ?\\infty|\\ldots"
+)
+
+
 def screen(gold: str, pred: str) -> str | None:
     """Why a pair is not worth asking algebra about, or None."""
     if has_prose(gold) or has_prose(pred):
         return "words"
+    if _SPELLING_ONLY.search(gold) or _SPELLING_ONLY.search(pred):
+        return "only the same spelling is equal"
     return refuse(gold) or refuse(pred)

@@ -16,14 +16,14 @@ MAX_EXPONENT = 4000  # of a power of ten
 
 _DIGITS = r"(?:\d+(?:\.\d*)?|\.\d+)"
 _THOUSANDS = re.compile(r"\d{1,3}(?:(?:,\d{3})+|(?: \d{3})+)(?:\.\d+)?")
-_DECIMAL_COMMA = re.compile(r"0,\d+")
+_DECIMAL_COMMA = re.compile(r"0,\d{3,}")
 _DECIMAL = re.compile(_DIGITS)
-_REPEATING = re.compile(r"(\d*)\.(\d*)(?:\\overline|\\bar|\\dot)\s*(?:\{(\d+)\}|(\d))")
+_REPEATING = re.compile(r"(\d*)\.(\d*)(?:(?:\\overline|\\bar|\\dot)\s*(?:\{(\d+)\}|(\d))|\((\d+)\))")
 _FRACTION = re.compile(r"\\frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 _SLASH = re.compile(r"([^/]+)/([^/]+)")
 _MIXED = re.compile(r"(\d+)\s*(\\frac\s*\{\s*\d+\s*\}\s*\{\s*\d+\s*\})|(\d+)\s+(\d+\s*/\s*\d+)")
 _POWER = re.compile(
-    rf"(?:([-+]?{_DIGITS})\s*(?:\\times|\\cdot|x|X)\s*)?10\s*\^\s*(?:\{{\s*([-+]?\d+)\s*\}}|\(\s*([-+]?\d+)\s*\)|(\d+))"
+    rf"(?:([-+]?{_DIGITS})\s*(?:\\times|\\cdot|x|X)\s*)?10\s*\^\s*(?:\{{\s*([-+]?\d+)\s*\}}|\(\s*([-+]?\d+)\s*\)|(-?\d+))"
 )
 _SCIENTIFIC = re.compile(rf"({_DIGITS})[eE]([-+]?\d+)")
 _CHUNK = 4000  # digits that Python reads at once
@@ -42,9 +42,8 @@ def read_number(text: str) -> Fraction | None:
     """The value of a cleaned text that is one number written out, else None."""
     text = _ungrouped(text.strip())
     sign = 1
-    while text[:1] in ("-", "+"):
-        sign, text = (-sign if text[0] == "-" else sign), text[1:].lstrip()
-        text = _ungrouped(text)
+    if text[:1] in ("-", "+"):
+        sign, text = (-1 if text[0] == "-" else 1), _ungrouped(text[1:].lstrip())
     if not text or not text.isascii():
         return None
     value = _unsigned(text)
@@ -53,10 +52,10 @@ def read_number(text: str) -> Fraction | None:
 
 def _ungrouped(text: str) -> str:
     """A number may stand in brackets of its own: (5), {5}."""
-    while len(text) > 2 and (text[0], text[-1]) in (("(", ")"), ("{", "}")) and not re.search(r"[(){}]", text[1:-1]):
-        if "," in text:
-            return text
-        text = text[1:-1].strip()
+    for opening, closing in ("()", "{}"):
+        inner = text[1:-1]
+        if text[:1] == opening and text[-1:] == closing and not {opening, closing, ","} & set(inner):
+            text = inner.strip()
     return text
 
 
@@ -78,7 +77,7 @@ def _unsigned(text: str) -> Fraction | None:
         mantissa = _decimal(match[1])
         return None if exponent is None or mantissa is None else mantissa * Fraction(10) ** exponent
     if match := _REPEATING.fullmatch(text):
-        return _repeating(match[1], match[2], match[3] or match[4])
+        return _repeating(match[1], match[2], match[3] or match[4] or match[5])
     return None
 
 

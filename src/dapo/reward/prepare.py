@@ -13,11 +13,19 @@ _CONNECTOR = re.compile(
 )
 _TEXT = re.compile(r"\\text\{[^{}]*\}")
 _INNER_CONNECTOR = re.compile(r"(?<=\w)\s+(and|or)(?![A-Za-z])|(?<=\{)\s*(and|or)\s+(?=\w)")
+# Only words that say over what a variable runs; conditions, other answers and numbers stay.
+_RANGE = (
+    r"(?:[A-Za-z]|\\(?:in|mathbb|text|quad|,|[a-z]+(?=[ ,}]))|\{|\}|[ZNRQC]|_ ?\{? ?[>\d+]+ ?\}?|, ?[a-z](?= \\in)"
+    r"|\b(?:integers?|reals?|natural|rational|complex|positive|non-?negative|numbers?|values?|is|are|an|a|the|with|in"
+    r"|arbitrary|constants?|for|all|any|every|some|each|where)\b| )"
+)
 _QUANTIFIER = re.compile(
-    r"[,\s(]*(?:\\text\{\s*,?\s*(?:for (?:all|any|every|some|each)|where|with|such that)\b[^{}]*\}|\\forall(?![A-Za-z])"
-    r"|(?<![A-Za-z\\{])(?:for (?:all|any|every|some|each)|where)(?![A-Za-z]))"
-    r".*?(?=,?\s*\\text\{\s*,?\s*(?:and|or)\s*\}|$)",
-    re.DOTALL,
+    r"[, (]*(?:\\text\{ ?,? ?(?:for (?:all|any|every|some|each)|where|with)\b|\\forall(?![A-Za-z])"
+    rf"|(?<![A-Za-z\\{{])(?:for (?:all|any|every|some|each)|where)(?![A-Za-z])){_RANGE}{{0,80}}\)?"
+    r"(?=,? ?\\text\{ ?,? ?and ?\}|$)"
+)
+_OVER_INTEGERS = re.compile(
+    r"[, ]+\(?[a-z] ?\\in ?\\mathbb ?\{? ?[ZN] ?\}?(?: ?_ ?\{?0\}?)?\)?$|,? \([a-z] \\in ?\\mathbb\{[ZN]\}\)$"
 )
 _LEAD = re.compile(
     r"^\s*(?:\\text\{\s*)?(?:(?:so|thus|therefore|hence),?\s+)?(?:(?:the|my|our)\s+)?(?:final\s+)?answers?\s*(?:is|are|:|=)+\s*\}?\s*",
@@ -31,7 +39,7 @@ def prepared(text: str) -> str:
     text = _LEAD.sub("", text) if len(text) < 200 else text
     text = _TEXT.sub(lambda m: _INNER_CONNECTOR.sub(lambda c: f"}} \\text{{ {c[1] or c[2]} }} \\text{{", m[0]), text)
     text = re.sub(r"\\text\{\s*\}", " ", text)
-    text = trim(_QUANTIFIER.sub("", text)) or text
+    text = trim(_OVER_INTEGERS.sub("", _QUANTIFIER.sub("", text))) or text
     text = _CAPITAL_U.sub(r" \\cup ", text)
     return _CONNECTOR.sub(lambda m: AND if "and" in m[0] else OR, text)
 

@@ -22,19 +22,21 @@ from dapo.reward.forms import (
     Equation,
     Expr,
     Form,
+    Intersection,
     Matrix,
     Number,
     Relation,
     Sequence,
     Union,
     Words,
+    texts,
 )
 from dapo.reward.guard import has_prose
-from dapo.reward.names import is_name, name_key
+from dapo.reward.names import denies, is_name, name_key
 from dapo.reward.number import read_number
 from dapo.reward.prepare import AND, OR, prepared, restored
 from dapo.reward.split import balanced, enclosed, split_top
-from dapo.reward.units import DEGREE, split_unit
+from dapo.reward.units import DEGREE, multiplied, split_unit
 
 MAX_DEPTH = 12
 MAX_WORDS = 3  # of an answer in words: more is prose, which nobody types again
@@ -48,6 +50,7 @@ _MATRIX = re.compile(r"\\begin\{([pbB]?matrix|array)\}(?:\{[^{}]*\})?(.*)\\end\{
 _REAL_LINE = re.compile(r"\\mathbb\s*\{?\s*R\s*\}?|\\R|\\text\{\s*(?:all )?real(?:s| numbers)\s*\}|all real numbers")
 _ARTICLES = re.compile(r"\b(?:the|a|an)\b")
 _FUNCTION_WORDS = frozenset("sin cos tan cot sec csc log ln exp max min gcd lcm mod det arg deg dim ker".split())  # noqa: SIM905
+_PLUS_MINUS = re.compile(r"\\pm(?![A-Za-z])")
 _RELATIONS = ("=", "<", ">", "\\le", "\\ge", "\\ne", "\\in", "\\approx", "\\equiv", "\\notin", "\\subset", "\\sim")
 _MIRROR = {"<": ">", ">": "<", "\\le": "\\ge", "\\ge": "\\le"}
 
@@ -75,8 +78,7 @@ def is_prose(answer: str) -> bool:
     form = read(clean(answer[:MAX_CHARACTERS]))
     if isinstance(form, Words):
         return len(form.text.split()) > MAX_WORDS
-    parts = form.items if isinstance(form, Bag) else (form,)
-    return any(isinstance(part, (Expr, Relation)) and has_prose(part.text) for part in parts)
+    return any(has_prose(text) for text in texts(form))
 
 
 def _listed(text: str, depth: int) -> Form | None:
@@ -100,10 +102,8 @@ def _listed(text: str, depth: int) -> Form | None:
     if grouped is not None:
         return grouped
     items = tuple(read(piece, depth + 1) for _, piece in pieces)
-    if any(isinstance(item, Condition) for item in items) and all(
-        isinstance(item, (Condition, Number, Equation, Sequence, Union)) for item in items
-    ):
-        return _joined(items, disjoint=OR in separators)
+    if any(isinstance(item, Condition) for item in items):
+        return _joined(items, either=OR in separators)
     european = re.fullmatch(r"(-?\d+),(\d+)", text)
     return Bag(_flattened(items), decimal=read_number(f"{european[1]}.{european[2]}") if european else None)
 
@@ -130,46 +130,43 @@ def _grouped(text: str, depth: int) -> Form | None:
     return None
 
 
-def _joined(items: tuple[Form, ...], disjoint: bool) -> Form:
-    """Conditions on one variable: or joins regions; and keeps them apart unless all are the same kind."""
+def _joined(items: tuple[Form, ...], either: bool) -> Form:
+    """Conditions on one variable: or joins their regions; and, or a comma, leaves what they share."""
     variables = {item.variable for item in items if isinstance(item, Condition)}
     variables |= {item.names[0] for item in items if isinstance(item, Equation) and item.names}
-    if len(variables) != 1 or not disjoint:
+    if len(variables) != 1 or not all(isinstance(item, (Condition, Equation)) for item in items):
         return Bag(items)
-    regions: list[Form] = []
-    for item in items:
-        if isinstance(item, Condition):
-            regions.append(item.region)
-        elif isinstance(item, Equation):
-            regions.append(Bag((item.members[-1],), braces=True))
-        else:
-            regions.append(item if isinstance(item, (Sequence, Union)) else Bag((item,), braces=True))
-    return Condition(variables.pop(), Union(tuple(regions)))
+    regions = tuple(
+        item.region if isinstance(item, Condition) else Bag((item.members[-1],), braces=True)
+        for item in items
+        if isinstance(item, (Condition, Equation))
+    )
+    return Condition(variables.pop(), Union(regions) if either else Intersection(regions))
 
 
 def _expanded(text: str, depth: int) -> Form | None:
     r"""Both readings of one \pm, or of one in each coordinate of a tuple."""
-    if "\\pm" not in text or depth > MAX_DEPTH - 2:
+    if not _PLUS_MINUS.search(text) or depth > MAX_DEPTH - 2:
         return None
     wrapped = enclosed(text)
     if wrapped and wrapped[0] in ("(", "["):
         parts = [part for _, part in split_top(wrapped[1], [","])]
-        if len(parts) < 2 or any(part.count("\\pm") > 1 for part in parts):
+        if len(parts) < 2 or any(len(_PLUS_MINUS.findall(part)) > 1 for part in parts):
             return None
         readings = [_signs(part) for part in parts]
         tuples = [wrapped[0] + ",".join(choice) + wrapped[2] for choice in product(*readings)]
         return Bag(tuple(read(one, depth + 1) for one in tuples)) if len(tuples) <= 64 else None
-    if wrapped or text.count("\\pm") != 1 or any(op in text for op in ("<", ">", "\\in")):
+    if wrapped or len(_PLUS_MINUS.findall(text)) != 1 or any(op in text for op in ("<", ">", "\\in")):
         return None
     return Bag(tuple(read(one, depth + 1) for one in _signs(text)))
 
 
 def _signs(text: str) -> list[str]:
-    if "\\pm" not in text:
+    if not _PLUS_MINUS.search(text):
         return [text]
-    head, tail = text.split("\\pm", 1)
+    head, tail = _PLUS_MINUS.split(text, maxsplit=1)
     if "\\mp" in tail or "\\mp" in head:
-        return [text.replace("\\pm", "+").replace("\\mp", "-"), text.replace("\\pm", "-").replace("\\mp", "+")]
+        return [f"{head}+{tail}".replace("\\mp", "-"), f"{head}-{tail}".replace("\\mp", "+")]
     if not head.strip() or head.rstrip()[-1] in "(=[{,":
         return [head + tail, head + "-" + tail]
     return [head + "+" + tail, head + "-" + tail]
@@ -177,8 +174,8 @@ def _signs(text: str) -> list[str]:
 
 def _related(text: str, depth: int) -> Form | None:
     """Equations, inequalities, membership."""
-    if match := _LABEL.match(text):
-        label = match[1] or match[2] or match[3]
+    match = _LABEL.match(text)
+    if match and not denies(label := match[1] or match[2] or match[3]):
         return Equation((name_key(label),), (read(match[4], depth + 1),), restored(text))
     parts = split_top(text, _RELATIONS)
     if len(parts) < 2:
@@ -196,18 +193,25 @@ def _related(text: str, depth: int) -> Form | None:
 
 def _equation(sides: list[str], operators: list[str], text: str, depth: int) -> Form:
     names: list[str] = []
-    while len(sides) > 1 and is_name(sides[0]) and operators[0] != "\\equiv":
+    modular = operators == ["\\equiv"] and "mod" in sides[-1]
+    while len(sides) > 1 and is_name(sides[0]) and (operators[0] != "\\equiv" or modular):
         names.append(name_key(sides.pop(0)))
         operators = operators[1:] if len(sides) > 1 else operators
     kept = [sides[0]]
     for operator, side in zip(operators[-(len(sides) - 1) :] if len(sides) > 1 else [], sides[1:], strict=False):
-        if operator == "\\approx":
-            break  # the exact value stands before it
+        if operator == "\\approx" and _near(kept[-1], side):
+            continue  # the exact value stands before it
         kept.append(side)
     members = tuple(read(side, depth + 1) for side in kept)
     if not names and len(members) == 1:
         return members[0]
     return Equation(tuple(names), members, restored(text))
+
+
+def _near(exact: str, rounded: str) -> bool:
+    """Whether a rounded value may stand for the exact one; what can't be told may."""
+    left, right = read_number(exact), read_number(rounded)
+    return left is None or right is None or abs(left - right) <= abs(left) / 20
 
 
 def _bound(sides: list[str], operators: list[str], depth: int) -> Form | None:
@@ -288,7 +292,10 @@ def _bracketed(text: str, depth: int) -> Form | None:
     if len(parts) == 1:
         return None if (opening, closing) not in (("(", ")"), ("[", "]")) else read(parts[0], depth + 1)
     opening, closing = ("(", ")") if opening == "\\langle" else (opening, closing)
-    return Sequence(opening, tuple(read(part, depth + 1) for part in parts), closing) if parts else None
+    items = tuple(read(part, depth + 1) for part in parts)
+    if opening + closing == "[]" and items and all(isinstance(item, Sequence) for item in items):
+        return Bag(items)  # a list of pairs
+    return Sequence(opening, items, closing) if items else None
 
 
 def _set(inside: str, opening: str, depth: int) -> Form | None:
@@ -296,8 +303,11 @@ def _set(inside: str, opening: str, depth: int) -> Form | None:
         return EMPTY if opening == "\\{" else None
     for bar in ("|", ":"):
         parts = split_top(inside, [bar])
-        if opening == "\\{" and len(parts) == 2 and (is_name(parts[0][1]) or "\\in" in parts[0][1]):
-            return read(parts[1][1], depth + 1)
+        if opening == "\\{" and len(parts) == 2:
+            if is_name(parts[0][1]) or re.fullmatch(r"\s*\w+\s*\\in\s*\\mathbb\s*\{?R\}?\s*", parts[0][1]):
+                return read(parts[1][1], depth + 1)
+            if "\\in" in parts[0][1]:
+                return None  # over another set than the real line
     form = read(inside, depth + 1)
     if isinstance(form, Either):
         form = form.readings[-1]
@@ -331,17 +341,20 @@ def _leaf(text: str) -> Form:
     if measured is not None:
         return measured
     value, unit = split_unit(text)
-    ratio = split_top(text, [":"])
+    ratio = split_top(re.sub(r"(?<=\d) (?:\\text\{ ?)?to(?: ?\})? (?=\d)", ":", text), [":"])
     if len(ratio) > 1 and all(part.strip() for _, part in ratio):
-        return Sequence(":", tuple(_leaf(part.strip()) for _, part in ratio), ":")
-    return Expr(value, unit) if unit is not None and unit != DEGREE else Expr(text)
+        clock = re.fullmatch(r"\d{1,2}:[0-5]\d(?::[0-5]\d)?", text)  # a time of day is no proportion
+        return Sequence("at" if clock else ":", tuple(_leaf(part.strip()) for _, part in ratio), ":")
+    in_function = unit == DEGREE and re.search(r"\\(?:sin|cos|tan|cot|sec|csc)", value)
+    return Expr(text) if unit is None or in_function else Expr(value, unit)
 
 
 def _measured(text: str) -> Number | None:
     """A number written out, with or without a unit."""
-    value, unit = split_unit(text)
+    rest, factor = multiplied(text)
+    value, unit = split_unit(rest)
     number = read_number(value)
-    return None if number is None else Number(number, unit)
+    return None if number is None else Number(number * factor, unit)
 
 
 def _words(text: str) -> str | None:
@@ -358,4 +371,7 @@ def _words(text: str) -> str | None:
     if not marked and (len(plain) < 4 and plain.lower() not in ("yes", "odd", "no")):
         return None
     folded = _ARTICLES.sub(" ", plain.casefold())
-    return " ".join(re.sub(r"[^\w\s'-]", " ", folded).split())
+    if re.search(r"[^\w\s'.,;:!?()-]", folded):
+        return None
+    words = re.sub(r"[^\w\s'-]", " ", folded).split()
+    return " ".join("solution" if word == "solutions" else word for word in words)

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from dapo.reward.forms import EMPTY, INFINITY, MINUS_INFINITY, Bag, Condition, Difference, Form, Number, Sequence, Union
+from dapo.reward.forms import (
+    EMPTY,
+    INFINITY,
+    MINUS_INFINITY,
+    Bag,
+    Condition,
+    Difference,
+    Form,
+    Intersection,
+    Number,
+    Sequence,
+    Union,
+)
 
 # (low, low is in, high, high is in); None stands for the infinite end.
 Piece = tuple[Fraction | None, bool, Fraction | None, bool]
@@ -25,16 +37,29 @@ def _pieces(form: Form) -> list[Piece] | None:
         return [(form.value, True, form.value, True)]
     if isinstance(form, Sequence):
         return _interval(form)
-    if isinstance(form, Bag):
-        parts: tuple[Form, ...] = form.items
+    if isinstance(form, Bag) and all(isinstance(item, Number) for item in form.items):
+        parts: tuple[Form, ...] = form.items  # single points; conditions side by side are no union
     elif isinstance(form, Union):
         parts = form.parts
     elif isinstance(form, Difference):
-        return _without(form)
+        whole, removed = region(form.whole), region(form.removed)
+        return None if whole is None or removed is None else _shared(whole, _complement(removed))
+    elif isinstance(form, Intersection):
+        return _all_share(form)
     else:
         return None
     found = [_pieces(part) for part in parts]
     return None if any(pieces is None for pieces in found) else [piece for pieces in found for piece in pieces or ()]
+
+
+def _all_share(form: Intersection) -> list[Piece] | None:
+    shared: list[Piece] = [(None, False, None, False)]
+    for part in form.parts:
+        pieces = region(part)
+        if pieces is None:
+            return None
+        shared = _shared(shared, pieces)
+    return shared
 
 
 def _interval(form: Sequence) -> list[Piece] | None:
@@ -54,26 +79,30 @@ def _interval(form: Sequence) -> list[Piece] | None:
     return [(start, form.opening == "[" and start is not None, end, form.closing == "]" and end is not None)]
 
 
-def _without(form: Difference) -> list[Piece] | None:
-    whole, removed = region(form.whole), region(form.removed)
-    if whole is None or removed is None or any(piece[0] is None or piece[0] != piece[2] for piece in removed):
-        return None  # only single points are taken out
-    for point, _, _, _ in removed:
-        assert point is not None
-        whole = [part for piece in whole for part in _punched(piece, point)]
-    return whole
+def _shared(left: list[Piece], right: list[Piece]) -> list[Piece]:
+    """What two lists of pieces have in common."""
+    return [piece for one in left for other in right if (piece := _overlap(one, other)) is not None]
 
 
-def _punched(piece: Piece, point: Fraction) -> list[Piece]:
-    low, low_in, high, high_in = piece
-    if (low is not None and point < low) or (high is not None and point > high):
-        return [piece]
-    parts: list[Piece] = []
-    if low is None or low < point:
-        parts.append((low, low_in, point, False))
-    if high is None or point < high:
-        parts.append((point, False, high, high_in))
-    return parts
+def _overlap(left: Piece, right: Piece) -> Piece | None:
+    low, low_in = max((left[:2], right[:2]), key=lambda end: (end[0] is not None, end[0] or Fraction(0), not end[1]))
+    high, high_in = min((left[2:], right[2:]), key=lambda end: (end[0] is None, end[0] or Fraction(0), end[1]))
+    if low is not None and high is not None and (low > high or (low == high and not (low_in and high_in))):
+        return None
+    return (low, low_in, high, high_in)
+
+
+def _complement(pieces: list[Piece]) -> list[Piece]:
+    """The rest of the line."""
+    rest: list[Piece] = [(None, False, None, False)]
+    for low, low_in, high, high_in in pieces:
+        outside: list[Piece] = []
+        if low is not None:
+            outside.append((None, False, low, not low_in))
+        if high is not None:
+            outside.append((high, not high_in, None, False))
+        rest = _shared(rest, outside)
+    return rest
 
 
 def _merged(pieces: list[Piece]) -> list[Piece]:

@@ -9,7 +9,8 @@ _SPACES = dict.fromkeys([0xA0, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000, 9
 _FULL_WIDTH = {code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}
 _SYMBOLS = {
     "−": "-", "–": "-", "—": "-", "‒": "-", "‑": "-", "﹣": "-", "⁻": "^-", "×": r"\times ", "·": r"\cdot ",
-    "⋅": r"\cdot ", "∙": r"\cdot ", "÷": r"\div ", "∞": r"\infty ", "√": r"\sqrt ", "≤": r"\le ", "≥": r"\ge ",
+    "⋅": r"\cdot ", "∙": r"\cdot ", "÷": "/", "∞": r"\infty ", "√": r"\sqrt ", "∛": r"\sqrt[3] ",
+    "≤": r"\le ", "≥": r"\ge ",
     "≦": r"\le ", "≧": r"\ge ", "⩽": r"\le ", "⩾": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", "∪": r"\cup ",
     "∩": r"\cap ", "∈": r"\in ", "±": r"\pm ", "∓": r"\mp ", "°": r"^{\circ}", "º": r"^{\circ}", "∅": r"\emptyset ",
     "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "ℕ": r"\mathbb{N}", "ℚ": r"\mathbb{Q}", "∠": r"\angle ",
@@ -19,6 +20,7 @@ _SYMBOLS = {
     "。": ".", "、": ",", "“": '"', "”": '"', "‘": "'", "’": "'", "′": "'", "⁄": "/", "∕": "/", "∶": ":",
     "∖": r"\setminus ",
     "〈": r"\langle ", "〉": r"\rangle ", "⟨": r"\langle ", "⟩": r"\rangle ", "∣": "|", "∧": r"\land ", "∨": r"\lor ",
+    "✓": " ", "✔": " ", "✅": " ", "■": " ", "□": " ", "∎": " ", "…": r"\ldots ", "¢": r"\text{cent}",
     "⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ",
     "€": r"\text{euro}", "£": r"\text{pound}", "¥": r"\text{yuan}", "￥": r"\text{yuan}", "元": r"\text{yuan}",
     "和": r"\text{ and }", "或": r"\text{ or }", "或者": r"\text{ or }",
@@ -40,15 +42,18 @@ CHARACTERS: dict[int, str | None] = (
 
 # A command and what stands for it; each ends where its letters end.
 COMMANDS = {
-    "dfrac": r"\frac", "tfrac": r"\frac", "cfrac": r"\frac", "leq": r"\le ", "leqslant": r"\le ", "leqq": r"\le ",
+    "dfrac": r"\frac", "nicefrac": r"\frac", "sfrac": r"\frac", "div": "/",
+    "bf": " ", "rm": " ", "it": " ", "sf": " ", "large": " ", "Large": " ", "LARGE": " ", "huge": " ", "small": " ",
+    "normalsize": " ", "therefore": " ", "checkmark": " ", "blacksquare": " ", "qed": " ",
+    "tfrac": r"\frac", "cfrac": r"\frac", "leq": r"\le ", "leqslant": r"\le ", "leqq": r"\le ",
     "geq": r"\ge ", "geqslant": r"\ge ", "geqq": r"\ge ", "neq": r"\ne ", "lt": "<", "gt": ">", "infin": r"\infty ",
     "lbrace": r"\{", "rbrace": r"\}", "lbrack": "[", "rbrack": "]", "lparen": "(", "rparen": ")", "mid": "|",
     "vert": "|", "lvert": "|", "rvert": "|", "colon": ":", "backslash": r"\setminus ", "smallsetminus": r"\setminus ",
     "varnothing": r"\emptyset ", "degree": r"^{\circ}", "arcsin": r"\arcsin ", "varphi": r"\phi ", "wedge": r"\land ",
     "vee": r"\lor ", "simeq": r"\approx ", "dots": r"\ldots ", "cdots": r"\ldots ", "textpi": r"\pi ",
     "tbinom": r"\binom", "dbinom": r"\binom", "ast": r"\cdot ", "euro": r"\text{euro}", "pounds": r"\text{pound}",
-    "iff": " ",
-    "lnot": r"\neg ", "thinspace": " ", "quad": " ", "qquad": " ", "enspace": " ", "space": " ", "left": "",
+    
+    "lnot": r"\neg ", "thinspace": " ", "quad": " , ", "qquad": " , ", "enspace": " ", "space": " ", "left": "",
     "right": "", "middle": "",
     "big": "", "Big": "", "bigg": "", "Bigg": "", "bigl": "", "bigr": "", "Bigl": "", "Bigr": "", "biggl": "",
     "biggr": "", "displaystyle": "", "textstyle": "", "scriptstyle": "", "limits": "", "nolimits": "", "hfill": " ",

@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
+from dapo.reward.number import read_number
+
 # name -> factor to the dimension's base. Plural s and full stops are taken off before a look-up.
 _CONVERTIBLE: dict[str, dict[str, Fraction]] = {
     "length": {
@@ -49,7 +51,8 @@ _OPAQUE = {
     "volt": "volt", "ohm": "ohm", "ampere": "ampere", "amp": "ampere", "kelvin": "kelvin", "mole": "mole",
     "mol": "mole", "radian": "radian", "rad": "radian", "acre": "acre", "people": "person", "person": "person",
     "children": "child",
-    "child": "child", "men": "man", "man": "man", "women": "woman", "woman": "woman",
+    "child": "child", "men": "man", "man": "man", "women": "woman", "woman": "woman", "celsius": "celsius",
+    "fahrenheit": "fahrenheit",
 }  # fmt: skip
 KNOWN: dict[str, tuple[str, Fraction]] = {
     name: (dimension, factor) for dimension, table in _CONVERTIBLE.items() for name, factor in table.items()
@@ -60,16 +63,23 @@ _REFUSED = frozenset(
     "is are was be not no or and but if nor neither either maybe perhaps probably possibly wrong right correct "  # noqa: SIM905
     "incorrect than less more most least at about approximately approx roughly almost nearly isn aren cannot can "
     "could should would might may unknown undefined none answer equals equal so because since where for any all "
-    "with without true false yes when as by hence thus then else plus minus times over infinitely".split()
+    "with without true false yes when as by hence thus then else plus minus times over infinitely to from "
+    "zero one two three four five six seven eight nine ten eleven twelve twenty fifty half halves third thirds quarter "
+    "quarters fourths fifths tenths factorial modulo mod squares "
+    "dozen hundred thousand million billion trillion alpha beta gamma delta theta lambda pi sigma omega phi "
+    "sin cos tan log exp sinh cosh tanh sqrt max min gcd lcm".split()
 )
 
 _LETTERS = frozenset("mshglL")
+MULTIPLIERS = {
+    "dozen": 12, "hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12
+}  # fmt: skip
 _POWER_WORDS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """kind: percent, degree, ordinal, base, generic, known or noun. key: what two equal units share.
+    """kind: percent, degree, ordinal, base, modulus, generic, known or noun. key: what two equal units share.
 
     dimension and factor hold for known units of length, time, mass or volume: equal dimensions convert.
     """
@@ -83,19 +93,28 @@ class Unit:
 PERCENT, DEGREE = Unit("percent", "%"), Unit("degree", "degree")
 ORDINAL, GENERIC_UNIT = Unit("ordinal", ""), Unit("generic", "")
 
+_EXPONENT = r"(?: ?\^ ?\{? ?[23] ?\}?)?"
+_WORD = rf"[A-Za-z][A-Za-z.]*{_EXPONENT}"
 _TRAILING_TEXT = re.compile(
-    r"^(?P<value>.*?[\d)}\]A-Za-z.|])\s*(?P<unit>(?:\\text\{[^{}]*\}(?:\s*\^\s*\{?\s*[23]\s*\}?)?\s*[/\s]*)+)$"
+    rf"^(?P<value>.*?[\d)}}\]A-Za-z.|])(?P<space> ?)(?P<unit>(?:\\text\{{[^{{}}]*\}}{_EXPONENT} ?/? ?)+)$"
 )
 _TRAILING_WORDS = re.compile(
-    r"^(?P<value>.*?(?:\d|[)}\]]|\\pi)\.?)\s*(?P<unit>[\u4e00-\u9fff]{1,4}|[A-Za-z][A-Za-z.]*(?:\s*\^\s*\{?\s*[23]\s*\}?)?(?:(?:\s+|\s*/\s*)[A-Za-z][A-Za-z.]*(?:\s*\^\s*\{?\s*[23]\s*\}?)?){0,4})$"
+    r"^(?P<value>.*?(?:\d|[)}\]]|\\pi)\.?)(?P<space> ?)"
+    rf"(?P<unit>[\u4e00-\u9fff]{{1,4}}|{_WORD}(?:(?: | ?/ ?){_WORD}){{0,4}})$"
 )
 _LEADING_TEXT = re.compile(
-    r"^(?P<sign>[-+]?)\s*\\text\{\s*(?P<unit>dollars?|euros?|pounds?|yuan|RMB|USD)\s*\}\s*(?P<value>[-+]?[\d.\\(].*)$"
+    r"^(?P<sign>[-+]?) ?(?:US ?)?(?:\\text\{ ?(?P<unit>dollars?|euros?|pounds?|yuan|RMB|USD) ?\}"
+    r"|(?P<bare>USD|EUR|RMB)) ?(?P<value>[-+]?[\d.\\(].*)$"
 )
 _ORDINAL = re.compile(
     r"^(?P<value>\d+)\s*\^?\s*\{?\s*(?:\\text\{\s*(?:th|st|nd|rd)\s*\}|(?:th|st|nd|rd)(?![a-z]))\s*\}?\s*(?P<rest>.*)$"
 )
 _BASE = re.compile(r"\(?\s*(-?\d+)\s*\)?\s*_\s*(?:\{\s*(?:\\text\{)?\s*(\d{1,3})\s*\}?\s*\}|(\d))")
+_IN_BRACKETS = re.compile(r" ?\(((?:\\text\{[^{}]*\}|[A-Za-z]{2,})(?: ?\^ ?\{?[23]\}?)?)\)$")
+_MODULUS = re.compile(r" ?\\(?:pmod|mod|bmod) ?\{?(\d+)\}?$| ?\( ?\\?mod ?(\d+) ?\)$")
+_MULTIPLIER = re.compile(
+    r" ?(?:\\text\{ ?)?\b(dozen|hundred|thousand|million|billion|trillion)s? ?\}?(?= |$|\\text)", re.IGNORECASE
+)
 _FRACTION_UNIT = re.compile(r"\\frac\s*\{\s*\\text\{([^{}]*)\}\s*\}\s*\{\s*\\text\{([^{}]*)\}\s*\}$")
 
 
@@ -116,18 +135,33 @@ def split_unit(text: str) -> tuple[str, Unit | None]:
     if match := _BASE.fullmatch(text):
         return match[1], Unit("base", f"base {int(match[2] or match[3])}")
     if match := _LEADING_TEXT.match(text):
-        return f"{match['sign']}{match['value']}", _named(match["unit"])
+        return f"{match['sign']}{match['value']}", _named(match["unit"] or match["bare"])
     if match := _FRACTION_UNIT.search(text):
         return text[: match.start()].strip(), _named(f"{match[1]} per {match[2]}")
+    if match := _MODULUS.search(text):
+        return text[: match.start()].strip(), Unit("modulus", f"mod {match[1] or match[2]}")
+    return _trailing(text)
+
+
+def _trailing(text: str) -> tuple[str, Unit | None]:
+    """A unit in words behind the value: any noun behind a number written out, else only a known unit."""
+    text = _IN_BRACKETS.sub(lambda m: f" {m[1]}", text)
     match = _TRAILING_TEXT.match(text) or _TRAILING_WORDS.match(text)
     if match is None:
         return text, None
     words = re.sub(r"\\text\{([^{}]*)\}", r" \1 ", match["unit"])
-    bare = "\\text" not in match["unit"]
-    if bare and not _bare_words_allowed(words):
+    if "\\text" not in match["unit"] and not _bare_words_allowed(words):
         return text, None
-    unit = _named(words)
-    return (text, None) if unit is None else (match["value"].strip(), unit)
+    unit, value = _named(words), match["value"].strip()
+    known = unit is not None and (unit.kind != "noun" or read_number(value) is not None)
+    spaced = "\\text" in match["unit"] or match["space"] or not unit or unit.kind != "noun"
+    return (value, unit) if known and spaced else (text, None)
+
+
+def multiplied(text: str) -> tuple[str, int]:
+    """(text without a trailing million or the like, its factor)."""
+    match = _MULTIPLIER.search(text)
+    return (text[: match.start()], MULTIPLIERS[match[1].lower()]) if match else (text, 1)
 
 
 def bare_letter(text: str, unit: Unit) -> str | None:
@@ -158,7 +192,7 @@ def _singular(word: str) -> str:
 
 def _named(text: str) -> Unit | None:
     """The unit that these words name; None when they are no noun phrase."""
-    text = re.sub(r"[{}]", "", text.strip().strip(".,;:").strip())
+    text = re.sub(r"[{}]", "", text.strip().strip(".,;:()").strip())
     text = re.sub(r"\s*\^\s*", "^", text)
     words = [
         word.rstrip(".") for word in re.split(r"\s+", re.sub(r"\s*/\s*|\s+per\s+", " / ", text)) if word.rstrip(".")
@@ -182,8 +216,8 @@ def _named(text: str) -> Unit | None:
 
 
 def _build(words: list[str], power: int) -> Unit | None:
-    if not words:
-        return GENERIC_UNIT if power > 1 else None
+    if not words or (len(words) == 1 and len(words[0]) == 1 and words[0] not in KNOWN):
+        return None
     if len(words) == 1:
         stem, _, exponent = words[0].partition("^")
         power = int(exponent) if exponent else power

@@ -77,8 +77,9 @@ def _prepare() -> Any:
     import logging
 
     from dapo.reward import symbolic
-    from dapo.reward.compare import Rules, compare
+    from dapo.reward.compare import compare
     from dapo.reward.read import read
+    from dapo.reward.values import Rules
 
     logging.disable(logging.CRITICAL)
     symbolic.leaf(r"\frac{\sqrt{2}}{x}", r"\frac{2}{\sqrt{2} x}")
@@ -95,8 +96,8 @@ def _prepare() -> Any:
 
 
 def _guarded(leaf: Any) -> Any:
-    from dapo.reward.compare import undecided
     from dapo.reward.guard import screen
+    from dapo.reward.values import undecided
 
     def guarded(gold: str, pred: str) -> bool:
         if undecided(gold, pred):
