@@ -39,9 +39,9 @@ def reference(row: dict[str, Any]) -> tuple[bool, str, float]:
     from math_verify import parse, verify
 
     logging.disable(logging.CRITICAL)
-    kind = row.get("kind", "answer")
+    kind = row.get("kind", "answer" if "pred" in row else "completion")
     gold = row["gold"] if kind == "marked_text" else f"\\boxed{{{row['gold']}}}"
-    pred = f"\\boxed{{{row['pred']}}}" if kind == "answer" else row["pred"]
+    pred = f"\\boxed{{{row['pred']}}}" if kind == "answer" else row.get("completion", row.get("pred"))
     start = time.perf_counter()
     try:
         equal, raised = bool(verify(parse(gold), parse(pred))), ""
@@ -121,7 +121,7 @@ def compare_speed(cases: Path, seconds: float) -> dict[str, Any]:
         (row["gold"], row["pred"])
         for path in sorted(cases.glob("*.jsonl"))
         for row in read_rows(path)
-        if row.get("kind", "answer") == "answer"
+        if "pred" in row and row.get("kind", "answer") == "answer"
     ]
     Grader().judge_all(mixed)  # the workers' imports and grammars
     result = {}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from dapo.reward.names import denies
+
 _TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _LETTER = re.compile(r"\(?\s*([A-J])\s*\)?\s*[.:)]?")
 _GOLD = re.compile(r"(?:\(\s*([A-J])\s*\)|([A-J])\s*\))\s*(.+)", re.DOTALL)
@@ -43,4 +45,4 @@ def _plain(text: str) -> str:
 def _second(rest: str) -> bool:
     """Whether the text beside a letter names another choice."""
     words = re.sub(r"(?<![A-Za-z])[aA](?= [a-z])", " ", rest)  # the article
-    return _ANOTHER.search(words) is not None
+    return _ANOTHER.search(words) is not None or denies(words) or re.search(r"n't|\b[a-j]\s*[).]?$", words) is not None

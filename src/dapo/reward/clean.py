@@ -30,6 +30,7 @@ _HTML = re.compile(r"<(su[pb])>([^<>]*)</\1>", re.IGNORECASE)
 _TAG = re.compile(r"</?[A-Za-z][^<>=]{0,30}/?>")
 _LAYOUT = re.compile(r"\\(?:begin|end)\{(?:aligned|align\*?|gathered|equation\*?|split|multline\*?)\}")
 _CASES = re.compile(r"\\begin\{cases\}([^&]*?)\\end\{cases\}")
+_CHOOSE = re.compile(r"\{([^{}]*)\\choose(?![A-Za-z])([^{}]*)\}")
 _OVER = re.compile(r"\{([^{}]*)\\over(?![A-Za-z])([^{}]*)\}")
 _FRAC = re.compile(r"\\frac(?![A-Za-z])")
 _ARGUMENT = re.compile(r" ?(\\[A-Za-z]+|[0-9a-zA-Z])")
@@ -121,6 +122,8 @@ def _unicode(text: str) -> str:
 
 def _layout(text: str) -> str:
     """Environments that only lay out, fractions by \\over."""
+    if "\\choose" in text:
+        text = _CHOOSE.sub(r"\\binom{\1}{\2}", text)
     if "\\over" in text:
         text = _OVER.sub(r"\\frac{\1}{\2}", text)
     if "\\begin" not in text:

@@ -23,7 +23,6 @@ from dapo.reward.forms import (
     Bag,
     Condition,
     Difference,
-    Either,
     Equation,
     Expr,
     Form,
@@ -37,7 +36,7 @@ from dapo.reward.forms import (
 )
 from dapo.reward.names import FUNCTION
 from dapo.reward.regions import region
-from dapo.reward.truth import Truth, all_of, any_of, pairs_off
+from dapo.reward.truth import Truth, all_of, pairs_off
 from dapo.reward.values import Rules, expression, fraction_latex, number, squeezed, undecided
 
 MAX_ITEMS = 64  # of an unordered comparison
@@ -47,10 +46,6 @@ _NONE = frozenset({"no solution", "no real solution", "none exist", "empty set"}
 
 def compare(gold: Form, pred: Form, rules: Rules) -> tuple[Truth, str]:
     """(True, False or None, name of the stage that decided)."""
-    if isinstance(gold, Either) or isinstance(pred, Either):
-        golds = gold.readings if isinstance(gold, Either) else (gold,)
-        preds = pred.readings if isinstance(pred, Either) else (pred,)
-        return any_of(compare(g, p, rules)[0] for g in golds for p in preds), "number"
     for types, stage, rule in _RULES:
         if isinstance(gold, types) or isinstance(pred, types):
             return rule(gold, pred, rules), stage
@@ -88,6 +83,8 @@ def _equation(gold: Form, pred: Form, rules: Rules) -> Truth:
 
 def _chain(gold: Form, pred: Equation, rules: Rules) -> Truth:
     """x = 5, or a chain of true equalities that ends in the gold."""
+    if pred.names and pred.names[0].startswith("(") and not _in_alphabet(pred.names[0].strip("()").split(",")):
+        return isinstance(gold, Equation)
     lenient = Rules(rules.leaf, "right", rules.convert_units)
     inner = (equal(gold, member, lenient) for member in pred.members[:-1])
     return all_of([equal(gold, pred.members[-1], rules), *inner])
@@ -95,11 +92,16 @@ def _chain(gold: Form, pred: Equation, rules: Rules) -> Truth:
 
 def _gold_equation(gold: Equation, pred: Form, rules: Rules) -> Truth:
     value = gold.members[-1]
+    if len(gold.members) > 1 and gold.names and any(_has_letters(member) for member in gold.members):
+        same = isinstance(pred, Equation) and pred.names == gold.names
+        return _in_order(gold.members, pred.members, rules) if same and isinstance(pred, Equation) else False
     if not isinstance(pred, Equation):
         return equal(value, pred, rules) if gold.names else False
     if squeezed(gold.text) == squeezed(pred.text):
         return True
     if gold.names and pred.names:
+        if gold.names[0] != pred.names[0] and any(name[0].startswith("(") for name in (gold.names, pred.names)):
+            return False
         if gold.names[0] == pred.names[0] or _labels(gold.names[0], pred.names[0]):
             return _chain(value, pred, rules)
         renamed = _renamed(gold, pred)
@@ -238,21 +240,38 @@ def _named_values(form: Form) -> tuple[Form, ...] | None:
     names = {item.names for item in equations}
     if len(equations) != len(form.items) or len(names) != len(equations):
         return None
-    letters = [item.names[0] for item in equations]
-    if all(len(name.replace("_", "")) <= 2 for name in letters) and letters != sorted(letters, key=str.swapcase):
+    if not _in_alphabet([item.names[0] for item in equations]):
         return None  # y = 7, x = 6 is not the pair (7, 6)
     return tuple(item.members[-1] for item in equations)
+
+
+def _in_alphabet(names: list[str]) -> bool:
+    """Whether short names stand in the order in which a pair lists their values; longer ones may stand in any."""
+    short = all(len(name.replace("_", "").lstrip("\\")) <= 2 or name.startswith("\\") for name in names)
+    return not short or names == sorted(names, key=str.swapcase)
+
+
+def _has_letters(form: Form) -> bool:
+    return isinstance(form, Expr) and re.search(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])", form.text) is not None
 
 
 def _bag(gold: Form, pred: Form, rules: Rules) -> Truth:
     if isinstance(gold, Number) and isinstance(pred, Bag) and pred.decimal is not None and gold.value.denominator > 1:
         return gold.value == pred.decimal
+    if (
+        isinstance(gold, Bag)
+        and isinstance(pred, Bag)
+        and gold.either != pred.either
+        and _labelled(gold)
+        and _labelled(pred)
+    ):
+        return False  # x = 1 and y = 2 is not x = 1 or y = 2
+    if isinstance(pred, Bag) and not isinstance(gold, Bag) and not pred.braces and 1 < len(pred.items) <= MAX_ITEMS:
+        return all_of(equal(gold, item, rules) for item in pred.items)  # one value in several spellings
     named = _named_values(gold)
     if named is not None and isinstance(pred, Bag) and not any(isinstance(item, Equation) for item in pred.items):
         return _in_order(named, pred.items, rules)
-    if any(
-        isinstance(form, Expr) and re.search(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])", form.text) for form in (gold, pred)
-    ):
+    if any(_has_letters(form) for form in (gold, pred)):
         return False  # {x} is no x: it may be a fractional part
     ours = gold.items if isinstance(gold, Bag) else (gold,)
     theirs = pred.items if isinstance(pred, Bag) else (pred,)
@@ -261,10 +280,22 @@ def _bag(gold: Form, pred: Form, rules: Rules) -> Truth:
     return _matched(ours, theirs, rules)
 
 
+def _labelled(form: Bag) -> bool:
+    """Whether its items speak of several names."""
+    names = {
+        item.names[:1] if isinstance(item, Equation) else item.variable
+        for item in form.items
+        if isinstance(item, (Equation, Condition))
+    }
+    return len(names) > 1
+
+
 def _distinct(items: tuple[Form, ...], rules: Rules) -> tuple[Form, ...]:
     """A set holds each element once."""
+    if len(items) > MAX_ITEMS or not all(isinstance(item, (Number, Expr)) for item in items):
+        return items
     kept: list[Form] = []
-    for item in items[: MAX_ITEMS + 1]:
+    for item in items:
         if not any(equal(other, item, rules) is True for other in kept):
             kept.append(item)
     return tuple(kept)

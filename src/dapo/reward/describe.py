@@ -8,14 +8,12 @@ from dapo.reward.forms import (
     Bag,
     Condition,
     Difference,
-    Either,
     Equation,
     Expr,
     Form,
     Intersection,
     Matrix,
     Number,
-    Relation,
     Sequence,
     Union,
     Words,
@@ -59,7 +57,4 @@ def _form(form: Form) -> str:
     if isinstance(form, Equation):
         names = " = ".join(form.names)
         return f"{names or 'equation'}: {' = '.join(map(_form, form.members))}"
-    if isinstance(form, Relation):
-        return f"relation {form.text}"
-    assert isinstance(form, Either)
-    return " or ".join(map(_form, form.readings))
+    return f"relation {form.text}"

@@ -13,9 +13,10 @@ import re
 from collections import deque
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 
 from dapo.reward.clean import MAX_CHARACTERS, clean
-from dapo.reward.places import FINDERS, Place, boxes, tags
+from dapo.reward.places import FINDERS, Place, boxes, numbers, tags
 from dapo.reward.read import is_prose
 from dapo.reward.split import balanced
 from dapo.reward.values import squeezed
@@ -23,14 +24,28 @@ from dapo.reward.values import squeezed
 _END = re.compile(
     r"<\|(?:im_end|endoftext|eot_id|end_of_text|end|im_start|end▁of▁sentence)\|>|<｜end▁of▁sentence｜>|</s>|<eos>"
 )
-# What makes a remark a second answer, or takes the first one back.
+# What makes a remark a second answer, or takes the first one back, when it comes with a value.
 HEDGE = re.compile(
     r"\b(?:or|alternatively|maybe|perhaps|possibly|could|might|may|otherwise|either|else|unless|not|no|wait|actually"
-    r"|instead|correction|versus|vs)\b|或|可能|也许|不",
+    r"|instead|correction|versus|vs|but|and|also|both|however|too|then|hence|thus|therefore|so|answer|wrong|incorrect"
+    r"|neither)\b|n't|或|可能|也许|不",
     re.IGNORECASE,
 )
-_DOUBT = re.compile(r"\b(?:or|maybe|perhaps|possibly|either|not|no)\b", re.IGNORECASE)  # before a verb
-_CONCLUSION = re.compile(r"\b(?:hence|thus|therefore|so)\b[^.]*\d", re.IGNORECASE)
+# What takes an answer back without a value.
+_DENIAL = re.compile(
+    r"\b(?:wrong|incorrect|not (?:right|correct|sure|true)|no wait)\b|n't (?:right|correct)", re.IGNORECASE
+)
+_VALUE = re.compile(
+    r"\d|\\boxed|\$|(?<![A-Za-z\\'])[B-J](?![A-Za-z])|\b(?:zero|one|two|three|four|five|six|seven|eight|nine|ten)\b",
+    re.IGNORECASE,
+)
+_EQUALITY = re.compile(r"[^\s,;.]* ?[=+*/<>-] ?[^\s,;]*")  # 2+3=5 explains an answer, it is no second one
+# Before a verb: what is said is not the answer.
+_DOUBT = re.compile(
+    r"\b(?:or|maybe|perhaps|possibly|either|neither|nothing|none|not|no|if|but|wrong|incorrect|doubt|bound|twice|half|double"
+    r"|negative|plus|minus|times|mod|modulo|except|square (?:root )?of|of the answer)\b|n't|不",
+    re.IGNORECASE,
+)
 _REMARK = re.compile(
     r"\. (?=[A-Z(])|。 ?(?=\S)"
     r"|[,;(—–-]? ?\b(?:because|since|which|where|as (?:we|required|shown|desired|expected|above)"
@@ -51,6 +66,7 @@ MARKED = ("answer_line", "boxed", "tag")
 MAX_JOINER = 60  # characters between two answers side by side
 MAX_LINKS, MAX_WORDS_BETWEEN = 2, 4  # "and", "or" and the like; other words between two answers
 MAX_NEIGHBOURS = 8  # joined on either side
+MAX_SIDE = 80  # characters of its line on either side of a box that is an operand
 MAX_PART = 300  # characters of an answer that is joined with others
 
 
@@ -95,8 +111,13 @@ def _key(content: str) -> str:
 def _content(text: str, place: Place) -> str:
     """What a place says, without remarks."""
     raw = text[place.inner : place.end_inner]
+    if place.start == place.inner or not raw.strip():  # a bare number; an empty box
+        return raw
     if text.startswith(("\\boxed", "\\fbox"), place.start):
-        return _innermost(raw)
+        before, after = text[max(0, place.start - MAX_SIDE) : place.start], text[place.end : place.end + MAX_SIDE]
+        before, after = before.rpartition("\n")[2], after.partition("\n")[0]
+        operand = not _alone(re.sub(r"\d ?[,;][\s$]*$", "", before), re.sub(r"^[\s$]*[,;]", "", after))
+        return f"{before} \\boxed{{{raw}}} {after}" if operand else _innermost(raw)
     return _line_content(raw)
 
 
@@ -147,42 +168,80 @@ def _readable(content: str) -> bool:
 def _line_content(raw: str) -> str:
     """The answer in a line: its boxes or tags if it has any, else what stands before a remark."""
     line = _closed(" ".join(raw[:MAX_CHARACTERS].split()))
+    line = line.partition("I hope it is correct")[0]  # the end of an answer in a widely used prompt
     for finder in (boxes, tags):
         inside = list(finder(line))
         if inside:
             return _inside(line, inside)
     remark = _REMARK.search(line)
     if remark and remark.start() > 0:
-        tail = line[remark.start() + 1 :].partition(". ")[0]  # its first sentence
-        line = line if HEDGE.search(tail) or _CONCLUSION.search(tail) else line[: remark.start()]
+        if _second_answer(line[remark.start() :]):
+            return line
+        line = line[: remark.start()]
     statement = _STATEMENT.fullmatch(line.strip())
     if statement and not _DOUBT.search(statement[1]) and not is_prose(statement[2]):
         return statement[2]
-    return line
+    return _only_number(line) or line
+
+
+def _second_answer(remark: str) -> bool:
+    """Whether a remark behind an answer offers another value, or takes the answer back."""
+    sentences = re.split(r"(?<=[.!?;]) ", remark)
+    return _DENIAL.search(remark) is not None or any(
+        HEDGE.search(sentence) and _VALUE.search(_EQUALITY.sub(" ", sentence)) for sentence in sentences
+    )
+
+
+def _only_number(line: str) -> str | None:
+    """The one number in a sentence ("She has 12 apples left."), when nothing puts it in doubt."""
+    if _DOUBT.search(line) or re.search(r"[=<>+*/^\\]|\d ?-|- ?\d", line) or not is_prose(line):
+        return None
+    found = [line[place.start : place.end] for place in numbers(line)]
+    return found[0] if len(found) == 1 and len(_WORD.findall(line)) >= 2 else None
 
 
 def _inside(line: str, places: list[Place]) -> str:
-    """Boxes or tags of a line, together; the whole line when a hedge stands outside of them."""
-    outside, end = "", 0
-    for place in places:
-        outside, end = outside + " " + line[end : place.start], place.end
-    if HEDGE.search(outside + " " + line[end:]):
+    """Boxes or tags of a line, together; the whole line when mathematics or a hedge stands around them."""
+    before, after = line[: places[0].start], line[places[-1].end :]
+    between = " ".join(line[left.end : right.start] for left, right in pairwise(places))
+    if _DENIAL.search(line) or any(_hedged(part) for part in (before, after, between)) or not _alone(before, after):
         return line
     contents = [_innermost(line[place.inner : place.end_inner]).strip() for place in places]
     return " ; ".join(dict.fromkeys(contents)) if all(contents) else ""
 
 
+def _hedged(outside: str) -> bool:
+    """Whether words beside a box offer another value, or deny the one inside."""
+    words = re.search(r"\b(?:not|or|neither|never)\b|n't|不|或", outside, re.IGNORECASE)
+    return bool(words and (_VALUE.search(outside) or re.search(r"\bnot\W*$|不\W*$", outside, re.IGNORECASE)))
+
+
+_DRESS = " $*_~"  # what may stand between a box and its neighbours
+_OPERAND_BEFORE = re.compile(r"[-+*/^_<>≤≥\d|]$|\d ?[,;]$|(?:\\d?frac\s*(?:\{[^{}]*\})?|\\sqrt|\^|_)\s*\{$")
+_OPERAND_AFTER = re.compile(
+    r"[-+*/^_<>≤≥\d|!%]|\\%|\\(?:times|cdot|pm|div|le|ge)(?![a-z])|[,;] ?-?\d"
+    r"|(?:\\text\{ ?)?(?:hundred|thousand|million|billion)"
+)
+
+
+def _alone(before: str, after: str) -> bool:
+    """Whether a box is a whole answer, and no operand of what stands around it."""
+    before = re.sub(r"\\[(\[]\s*$", "", before.rstrip(_DRESS)).rstrip(_DRESS)
+    after = re.sub(r"^\s*\\[)\]]", "", after.lstrip(_DRESS)).lstrip(_DRESS)
+    return _OPERAND_BEFORE.search(before) is None and _OPERAND_AFTER.match(after) is None
+
+
 def _closed(line: str) -> str:
-    """Up to a bracket that closes what was opened before the line: the line stood inside of something."""
+    """Without the brackets behind the answer that were opened before the line: it stood inside of something."""
     depth = 0
     for index, char in enumerate(line):
         escaped = index > 0 and line[index - 1] == "\\"
-        if char in "{([" and not (escaped and char != "{"):
+        if char == "{" and not escaped:
             depth += 1
-        elif char == "}" and depth == 0 and not escaped:
-            return line[:index]
-        elif char in "})]" and depth > 0 and not (escaped and char != "}"):
+        elif char == "}" and not escaped:
             depth -= 1
+            if depth < 0:
+                return line[:index] if not re.search(r"\w", line[index:]) else line
     return line
 
 

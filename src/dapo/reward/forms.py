@@ -47,6 +47,7 @@ class Bag:
 
     items: tuple[Form, ...]
     braces: bool = False
+    either: bool = False  # joined by "or"
     decimal: Fraction | None = None  # 2,74 read as a European decimal: how a prediction may mean it
 
 
@@ -103,13 +104,6 @@ class Relation:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Either:
-    """A spelling with two readings: 100,101 is one number or two."""
-
-    readings: tuple[Form, ...]
-
-
 Form = (
     Number
     | Expr
@@ -123,7 +117,6 @@ Form = (
     | Matrix
     | Equation
     | Relation
-    | Either
 )
 
 
@@ -131,11 +124,11 @@ def texts(form: Form) -> Iterator[str]:
     """The LaTeX of all expressions and relations in a form."""
     if isinstance(form, (Expr, Relation)):
         yield form.text
-    for part in parts(form):
+    for part in inner_forms(form):
         yield from texts(part)
 
 
-def parts(form: Form) -> tuple[Form, ...]:
+def inner_forms(form: Form) -> tuple[Form, ...]:
     """The forms that a form is made of."""
     if isinstance(form, (Sequence, Bag)):
         return form.items
@@ -149,7 +142,7 @@ def parts(form: Form) -> tuple[Form, ...]:
         return tuple(cell for row in form.rows for cell in row)
     if isinstance(form, Equation):
         return form.members
-    return form.readings if isinstance(form, Either) else ()
+    return ()
 
 
 INFINITY = Expr("\\infty")

@@ -16,8 +16,8 @@ from dapo.reward.choices import choice, choose
 from dapo.reward.clean import MAX_CHARACTERS, MAX_FORMULA, clean, too_long
 from dapo.reward.compare import compare
 from dapo.reward.extract import extract
-from dapo.reward.forms import Expr, Words
-from dapo.reward.guard import screen
+from dapo.reward.forms import Words, texts
+from dapo.reward.guard import has_prose, screen
 from dapo.reward.pool import Pool, Question, Reply, default_size, shared_pool
 from dapo.reward.read import MAX_WORDS, read
 from dapo.reward.truth import Truth
@@ -34,6 +34,7 @@ _PLACEHOLDER = re.compile(
 # Both plain integers: no more needs to be read. -0 is left to the general stages.
 _INTEGER = re.compile(r"\s*(?:\+|(-(?!0+\s*$)))?0*(\d+?)\s*", re.ASCII)
 
+_NO_ANSWER = re.compile(r"^(?:answer|solution|see|proof|prove|proven|object|sin|cos|tan|log|ln)\b|\b(?:below|above)$")
 _ASK = "ask the symbolic stage"
 
 Decision = tuple[Verdict, str]
@@ -107,9 +108,14 @@ class Grader:
             return None
         form = read(text)
         if isinstance(form, Words):
-            return None if len(form.text.split()) <= MAX_WORDS else "it is prose: only the same words would match"
-        if isinstance(form, Expr) and screen(form.text, "") == "words":
-            return "it is prose: only the same words would match"
+            prose = len(form.text.split()) > MAX_WORDS or _NO_ANSWER.search(form.text)
+            return "it is prose: only the same words would match" if prose else None
+        if any(has_prose(part) for part in texts(form)):
+            return "it holds prose: only the same words would match"
+        if re.search(r"/ ?0+(?![\d.])|\\frac ?\{[^{}]*\} ?\{ ?0+ ?\}", text) or re.fullmatch(
+            r"[\d.]*\.[\d.]*\.[\d.]*", text
+        ):
+            return "it has no value"
         readable, _ = compare(form, form, Rules(lambda g, p: None))
         return None if readable is True else _ASK
 

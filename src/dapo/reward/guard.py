@@ -112,7 +112,9 @@ def has_prose(text: str) -> bool:
 # Derivatives, inverse functions, arithmetic with infinity: math-verify drops or folds them.
 _SPELLING_ONLY = re.compile(
     r"'|\\prime|\b[A-Za-z] ?\^ ?\{? ?-1 ?\}? ?\(|\\infty(?=.*[+*/^\d]|\s*[+-])|[\d+*/)] ?\\infty|\\ldots"
+    r"|\\(?:gcd|lcm|text|operatorname)(?![A-Za-z])|(?<![A-Za-z])(?:gcd|lcm)(?![A-Za-z])"
 )
+_LETTER = re.compile(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])")
 
 
 def screen(gold: str, pred: str) -> str | None:
@@ -121,4 +123,7 @@ def screen(gold: str, pred: str) -> str | None:
         return "words"
     if _SPELLING_ONLY.search(gold) or _SPELLING_ONLY.search(pred):
         return "only the same spelling is equal"
+    ours, theirs = (set(_LETTER.findall(text)) for text in (gold, pred))
+    if ours != theirs and {a.lower() for a in ours} == {b.lower() for b in theirs}:
+        return "another letter case"  # which math-verify does not see
     return refuse(gold) or refuse(pred)

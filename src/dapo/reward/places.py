@@ -12,7 +12,10 @@ _ANSWER = re.compile(
 )
 _SENTENCE = re.compile(r"\banswer\s+(?:is|are|was|equals|would be|should be)\b:?", re.IGNORECASE)
 _BLOCK = re.compile(r"\$\$|\\\[")
-_ALTERNATIVE = re.compile(r"\s*(?:or|alternatively|maybe|perhaps)\b", re.IGNORECASE)
+_ALTERNATIVE = re.compile(
+    r"[\s*(-]*(?:or|and|also|alternatively|maybe|perhaps|wait|actually)\b[^\n]*(?:\n[^\n]{0,40}?)?[\d\\$]",
+    re.IGNORECASE,
+)
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*+(\{)?")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _BARE_BOX = re.compile(
@@ -59,8 +62,8 @@ def _lines(text: str, pattern: re.Pattern[str]) -> Iterator[Place]:
         if block := _BLOCK.match(text, inner):
             close = text.find(_CLOSED_BY[block[0]], block.end(), min(bound, block.end() + MAX_BLOCK))
             end = _line_end(text, close, bound) if close >= 0 else end
-        elif _ALTERNATIVE.match(text, end, bound):
-            end = _line_end(text, _first_word(text, end, bound), bound)
+        if other := _ALTERNATIVE.match(text, end, bound):
+            end = _line_end(text, other.end(), bound)
         yield Place(match.start(), end, inner, end)
 
 
@@ -68,7 +71,7 @@ _FILLING = re.compile(r"[\s*_`}]*")
 
 
 def _first_word(text: str, start: int, bound: int) -> int:
-    """Over blanks, line ends and emphasis."""
+    """Over blanks, line ends, emphasis and a bracket that closes a wrapper."""
     match = _FILLING.match(text, start, bound)
     return match.end() if match else start
 

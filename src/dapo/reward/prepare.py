@@ -15,13 +15,13 @@ _TEXT = re.compile(r"\\text\{[^{}]*\}")
 _INNER_CONNECTOR = re.compile(r"(?<=\w)\s+(and|or)(?![A-Za-z])|(?<=\{)\s*(and|or)\s+(?=\w)")
 # Only words that say over what a variable runs; conditions, other answers and numbers stay.
 _RANGE = (
-    r"(?:[A-Za-z]|\\(?:in|mathbb|text|quad|,|[a-z]+(?=[ ,}]))|\{|\}|[ZNRQC]|_ ?\{? ?[>\d+]+ ?\}?|, ?[a-z](?= \\in)"
-    r"|\b(?:integers?|reals?|natural|rational|complex|positive|non-?negative|numbers?|values?|is|are|an|a|the|with|in"
-    r"|arbitrary|constants?|for|all|any|every|some|each|where)\b| )"
+    r"(?:(?<![A-Za-z])[A-Za-z](?![A-Za-z])|\\(?:in|mathbb|text|quad|,|[a-z]+(?=[ ,}]))|\{|\}|[ZNRQC]"
+    r"|_ ?\{? ?(?:>0|0|\+) ?\}?|, ?[a-z](?= \\in)"
+    r"|\b(?:integers?|reals?|natural|numbers?|values?|an|a|the|in|arbitrary|constants?|for|all|any|every|each)\b| )"
 )
 _QUANTIFIER = re.compile(
-    r"[, (]*(?:\\text\{ ?,? ?(?:for (?:all|any|every|some|each)|where|with)\b|\\forall(?![A-Za-z])"
-    rf"|(?<![A-Za-z\\{{])(?:for (?:all|any|every|some|each)|where)(?![A-Za-z])){_RANGE}{{0,80}}\)?"
+    r"[, (]*(?:\\text\{ ?,? ?(?:for (?:all|any|every|each))\b|\\forall(?![A-Za-z])"
+    rf"|(?<![A-Za-z\\{{])(?:for (?:all|any|every|each))(?![A-Za-z])){_RANGE}{{0,80}}\)?"
     r"(?=,? ?\\text\{ ?,? ?and ?\}|$)"
 )
 _OVER_INTEGERS = re.compile(
@@ -39,7 +39,9 @@ def prepared(text: str) -> str:
     text = _LEAD.sub("", text) if len(text) < 200 else text
     text = _TEXT.sub(lambda m: _INNER_CONNECTOR.sub(lambda c: f"}} \\text{{ {c[1] or c[2]} }} \\text{{", m[0]), text)
     text = re.sub(r"\\text\{\s*\}", " ", text)
-    text = trim(_OVER_INTEGERS.sub("", _QUANTIFIER.sub("", text))) or text
+    text = trim(_QUANTIFIER.sub("", text)) or text
+    if "\\pi" in text:  # a family of angles; behind a bound, "over the integers" is part of the answer
+        text = trim(_OVER_INTEGERS.sub("", text)) or text
     text = _CAPITAL_U.sub(r" \\cup ", text)
     return _CONNECTOR.sub(lambda m: AND if "and" in m[0] else OR, text)
 

@@ -6,6 +6,7 @@ What no rule knows stays an Expr, word for word.
 
 from __future__ import annotations
 
+import math
 import re
 from itertools import product
 
@@ -18,7 +19,6 @@ from dapo.reward.forms import (
     Bag,
     Condition,
     Difference,
-    Either,
     Equation,
     Expr,
     Form,
@@ -29,6 +29,7 @@ from dapo.reward.forms import (
     Sequence,
     Union,
     Words,
+    inner_forms,
     texts,
 )
 from dapo.reward.guard import has_prose
@@ -39,13 +40,13 @@ from dapo.reward.split import balanced, enclosed, split_top
 from dapo.reward.units import DEGREE, multiplied, split_unit
 
 MAX_DEPTH = 12
+MAX_READINGS = 64  # of several \\pm
 MAX_WORDS = 3  # of an answer in words: more is prose, which nobody types again
 _LABEL = re.compile(
     r"^(?:\\text\{([^{}]*[A-Za-z][^{}]*)\}\s*:|\\text\{([^{}]*[A-Za-z]{2}[^{}]*):\s*\}"
     r"|([A-Za-z][A-Za-z ]{2,30}):)\s*(.+)$",
     re.DOTALL,
 )
-_THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+")
 _MATRIX = re.compile(r"\\begin\{([pbB]?matrix|array)\}(?:\{[^{}]*\})?(.*)\\end\{\1\}", re.DOTALL)
 _REAL_LINE = re.compile(r"\\mathbb\s*\{?\s*R\s*\}?|\\R|\\text\{\s*(?:all )?real(?:s| numbers)\s*\}|all real numbers")
 _ARTICLES = re.compile(r"\b(?:the|a|an)\b")
@@ -76,9 +77,14 @@ def is_prose(answer: str) -> bool:
     (False, False, True)
     """
     form = read(clean(answer[:MAX_CHARACTERS]))
+    return _long(form) or any(has_prose(text) for text in texts(form))
+
+
+def _long(form: Form) -> bool:
+    """Whether it holds more words than an answer in words has."""
     if isinstance(form, Words):
         return len(form.text.split()) > MAX_WORDS
-    return any(has_prose(text) for text in texts(form))
+    return any(_long(part) for part in inner_forms(form))
 
 
 def _listed(text: str, depth: int) -> Form | None:
@@ -94,18 +100,18 @@ def _listed(text: str, depth: int) -> Form | None:
         )
     separators = {before for before, _ in pieces[1:]}
     number = _measured(text) if separators == {","} else None
-    if number is not None and _THOUSANDS.fullmatch(text.lstrip("-+ ")):
-        return Either((number, Bag(tuple(read(piece, depth + 1) for _, piece in pieces))))
-    if number is not None:  # 0,5 or $1,250.00
+    if number is not None:  # 12,345 or 0,125 or $1,250.00
         return number
     grouped = _grouped(text, depth)
     if grouped is not None:
         return grouped
     items = tuple(read(piece, depth + 1) for _, piece in pieces)
     if any(isinstance(item, Condition) for item in items):
-        return _joined(items, either=OR in separators)
+        return _joined(items, OR in separators)
+    either = OR in separators
     european = re.fullmatch(r"(-?\d+),(\d+)", text)
-    return Bag(_flattened(items), decimal=read_number(f"{european[1]}.{european[2]}") if european else None)
+    decimal = read_number(f"{european[1]}.{european[2]}") if european else None
+    return Bag(_flattened(items), decimal=decimal, either=either)
 
 
 def _flattened(items: tuple[Form, ...]) -> tuple[Form, ...]:
@@ -135,7 +141,7 @@ def _joined(items: tuple[Form, ...], either: bool) -> Form:
     variables = {item.variable for item in items if isinstance(item, Condition)}
     variables |= {item.names[0] for item in items if isinstance(item, Equation) and item.names}
     if len(variables) != 1 or not all(isinstance(item, (Condition, Equation)) for item in items):
-        return Bag(items)
+        return Bag(items, either=either)
     regions = tuple(
         item.region if isinstance(item, Condition) else Bag((item.members[-1],), braces=True)
         for item in items
@@ -154,8 +160,10 @@ def _expanded(text: str, depth: int) -> Form | None:
         if len(parts) < 2 or any(len(_PLUS_MINUS.findall(part)) > 1 for part in parts):
             return None
         readings = [_signs(part) for part in parts]
+        if len(parts) > MAX_DEPTH or math.prod(map(len, readings)) > MAX_READINGS:
+            return None
         tuples = [wrapped[0] + ",".join(choice) + wrapped[2] for choice in product(*readings)]
-        return Bag(tuple(read(one, depth + 1) for one in tuples)) if len(tuples) <= 64 else None
+        return Bag(tuple(read(one, depth + 1) for one in tuples))
     if wrapped or len(_PLUS_MINUS.findall(text)) != 1 or any(op in text for op in ("<", ">", "\\in")):
         return None
     return Bag(tuple(read(one, depth + 1) for one in _signs(text)))
@@ -193,8 +201,10 @@ def _related(text: str, depth: int) -> Form | None:
 
 def _equation(sides: list[str], operators: list[str], text: str, depth: int) -> Form:
     names: list[str] = []
+    sides_named: list[str] = []
     modular = operators == ["\\equiv"] and "mod" in sides[-1]
     while len(sides) > 1 and is_name(sides[0]) and (operators[0] != "\\equiv" or modular):
+        sides_named.append(sides[0])
         names.append(name_key(sides.pop(0)))
         operators = operators[1:] if len(sides) > 1 else operators
     kept = [sides[0]]
@@ -202,6 +212,8 @@ def _equation(sides: list[str], operators: list[str], text: str, depth: int) -> 
         if operator == "\\approx" and _near(kept[-1], side):
             continue  # the exact value stands before it
         kept.append(side)
+    if len(names) > 1 and re.search(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])", kept[-1]):
+        names, kept = [], [*sides_named, *kept]  # a = b = c names nothing
     members = tuple(read(side, depth + 1) for side in kept)
     if not names and len(members) == 1:
         return members[0]
@@ -293,7 +305,11 @@ def _bracketed(text: str, depth: int) -> Form | None:
         return None if (opening, closing) not in (("(", ")"), ("[", "]")) else read(parts[0], depth + 1)
     opening, closing = ("(", ")") if opening == "\\langle" else (opening, closing)
     items = tuple(read(part, depth + 1) for part in parts)
-    if opening + closing == "[]" and items and all(isinstance(item, Sequence) for item in items):
+    if (
+        opening + closing == "[]"
+        and items
+        and all(isinstance(item, Sequence) and item.opening == "(" for item in items)
+    ):
         return Bag(items)  # a list of pairs
     return Sequence(opening, items, closing) if items else None
 
@@ -309,8 +325,6 @@ def _set(inside: str, opening: str, depth: int) -> Form | None:
             if "\\in" in parts[0][1]:
                 return None  # over another set than the real line
     form = read(inside, depth + 1)
-    if isinstance(form, Either):
-        form = form.readings[-1]
     if opening == "{":
         return Bag(form.items, braces=True) if isinstance(form, Bag) else form
     return Bag(form.items if isinstance(form, Bag) and not form.braces else (form,), braces=True)
@@ -341,7 +355,7 @@ def _leaf(text: str) -> Form:
     if measured is not None:
         return measured
     value, unit = split_unit(text)
-    ratio = split_top(re.sub(r"(?<=\d) (?:\\text\{ ?)?to(?: ?\})? (?=\d)", ":", text), [":"])
+    ratio = split_top(re.sub(r"(?<=\d)(?: to |\s?\\text\{ ?to ?\} ?)(?=\d)", ":", text), [":"])
     if len(ratio) > 1 and all(part.strip() for _, part in ratio):
         clock = re.fullmatch(r"\d{1,2}:[0-5]\d(?::[0-5]\d)?", text)  # a time of day is no proportion
         return Sequence("at" if clock else ":", tuple(_leaf(part.strip()) for _, part in ratio), ":")

@@ -21,6 +21,8 @@ from dapo.reward.forms import (
 # (low, low is in, high, high is in); None stands for the infinite end.
 Piece = tuple[Fraction | None, bool, Fraction | None, bool]
 
+MAX_PIECES = 64  # of one region; set algebra on more is not what an answer needs
+
 
 def region(form: Form) -> list[Piece] | None:
     """The normal form, or None when an end is no exact number or the form is no region."""
@@ -48,11 +50,15 @@ def _pieces(form: Form) -> list[Piece] | None:
         return _all_share(form)
     else:
         return None
+    if len(parts) > MAX_PIECES:
+        return None
     found = [_pieces(part) for part in parts]
     return None if any(pieces is None for pieces in found) else [piece for pieces in found for piece in pieces or ()]
 
 
 def _all_share(form: Intersection) -> list[Piece] | None:
+    if len(form.parts) > MAX_PIECES:
+        return None
     shared: list[Piece] = [(None, False, None, False)]
     for part in form.parts:
         pieces = region(part)

@@ -35,7 +35,7 @@ _BOXED = [
 ]
 _DECIMAL = re.compile(r"(?<![\d.^_])(\d*)\.(\d+)(?![\d.])")
 _ANGLE = re.compile(r"(\d+(?:\.\d+)?|\\frac\{\d+\}\{\d+\}|\\[A-Za-z]+|[A-Za-z]|\([^()]*\))\s*\^\{\\circ\}")
-_ODD_ROOT = re.compile(r"\\sqrt\s*\[\s*(\d*[13579])\s*\]\s*\{\s*-([^{}]*)\}")
+_ODD_ROOT = re.compile(r"\\sqrt\s*\[\s*(\d*[13579])\s*\]\s*\{\s*-([^{}+\-]*)\}")
 _BIG = re.compile(r"\^\s*\{?\s*-?\d{3,}|\d{60,}|\d{3,}\s*!|e\s*\^|\\exp|\\binom\s*\{\s*\d{4,}")
 _WHOLE_ONLY = (sympy.floor, sympy.ceiling, sympy.factorial, sympy.binomial, sympy.Sum, sympy.Product, sympy.Mod)
 _REAL_NAMES = frozenset("xyztuvw")  # also where floor or (-1)^n stand beside them
@@ -50,12 +50,11 @@ def leaf(gold: str, pred: str) -> bool:
     if ours is None or theirs is None:
         return False
     if isinstance(ours, sympy.Expr) and isinstance(theirs, sympy.Expr):
-        signed = "|" in gold + pred or "\\sgn" in gold + pred
-        by_value = _equal_by_value(ours, theirs, bool(_BIG.search(gold) or _BIG.search(pred)), signed)
+        by_value = _equal_by_value(ours, theirs, bool(_BIG.search(gold) or _BIG.search(pred)), "|" in gold + pred)
         if by_value is not None:
             return by_value
     if isinstance(ours, sympy.core.relational.Relational) or isinstance(theirs, sympy.core.relational.Relational):
-        return _same_relation(ours, theirs)
+        return _same_relation(ours, theirs, "|" in gold + pred)
     return bool(verify(ours, theirs, strict=True, allow_set_relation_comp=True, timeout_seconds=None))
 
 
@@ -88,9 +87,8 @@ def _equal_by_value(ours: Any, theirs: Any, big: bool, signed: bool) -> bool | N
         return _constants(ours, theirs, DIGITS_OF_BIG if big else DIGITS)
     digits = DIGITS if big else DIGITS_AT_POINT
     whole = any(side.has(*_WHOLE_ONLY) or _alternates(side) for side in (ours, theirs))
-    rooted = any(_rooted(side) for side in (ours, theirs))
     compared = 0
-    for values in _places(symbols, whole, signed or not rooted):
+    for values in _places(symbols, whole, signed or _signed(ours, theirs)):
         left, right = _at(ours, values, digits), _at(theirs, values, digits)
         if left is None or right is None:
             continue
@@ -105,8 +103,9 @@ def _places(symbols: list[str], whole: bool, signed: bool) -> Iterator[dict[str,
     for index in range(len(_WHOLE) if whole else POINTS):
         values = {}
         for place, name in enumerate(symbols):
-            value = Fraction(_PRIMES[(5 * place + 3 * index + 4) % 70], _PRIMES[(place + index) % 5 + 1] + 7)
-            if signed and (place + index) % 2 and index > 1:
+            rank = place if index % 2 else len(symbols) - 1 - place  # both orders of size
+            value = Fraction(_PRIMES[(5 * rank + 3 * index + 4) % 70], _PRIMES[(rank + index) % 5 + 1] + 7)
+            if signed and index > 1 and (index // 2 + place) % 2:
                 value = -value
             if whole and name[0] not in _REAL_NAMES:
                 value = Fraction(_WHOLE[(index + place) % len(_WHOLE)])
@@ -118,6 +117,19 @@ def _alternates(side: Any) -> bool:
     """(-1)^n and its like, real at whole numbers alone."""
     powers = side.atoms(sympy.Pow)
     return any(power.base.is_number and power.base.is_negative and power.exp.free_symbols for power in powers)
+
+
+def _signed(ours: Any, theirs: Any) -> bool:
+    """Whether variables take both signs: unless roots or logarithms stand there, or where sums have absolute values."""
+    sums = any(value.args[0].is_Add for side in (ours, theirs) for value in side.atoms(sympy.Abs))
+    sums = sums or any(_root_of_square(power) for side in (ours, theirs) for power in side.atoms(sympy.Pow))
+    return sums or not any(_rooted(side) for side in (ours, theirs))
+
+
+def _root_of_square(power: Any) -> bool:
+    """sqrt((x-1)^2), which is |x-1|."""
+    inner = power.base
+    return bool(not power.exp.is_integer and inner.is_Pow and inner.base.is_Add and inner.exp.is_even)
 
 
 def _rooted(side: Any) -> bool:
@@ -173,7 +185,7 @@ _DIRECTED = {
 }  # fmt: skip
 
 
-def _same_relation(ours: Any, theirs: Any) -> bool:
+def _same_relation(ours: Any, theirs: Any, signed: bool) -> bool:
     """Whether two relations are the same up to a constant factor, or one is the other solved for a symbol."""
     kinds = [_DIRECTED.get(type(side)) for side in (ours, theirs)]
     if kinds[0] is None or kinds[1] is None or kinds[0][0] != kinds[1][0]:
@@ -181,16 +193,17 @@ def _same_relation(ours: Any, theirs: Any) -> bool:
     left = _with_imaginary_unit(kinds[0][1] * (ours.lhs - ours.rhs))
     right = _with_imaginary_unit(kinds[1][1] * (theirs.lhs - theirs.rhs))
     symbols = sorted({symbol.name for side in (left, right) for symbol in side.free_symbols})
-    factors = _factors(left, right, symbols)
+    signed = signed or _signed(left, right)
+    factors = _factors(left, right, symbols, signed)
     if factors and all(_close(factor, factors[0], DIGITS_AT_POINT - SPARE) for factor in factors):
         return kinds[0][0] in ("=", "!=") or bool(factors[0] > 0)
-    return kinds[0][0] == "=" and (_solved(left, theirs, symbols) or _solved(right, ours, symbols))
+    return kinds[0][0] == "=" and (_solved(left, theirs, symbols, signed) or _solved(right, ours, symbols, signed))
 
 
-def _factors(left: Any, right: Any, symbols: list[str]) -> list[Any]:
+def _factors(left: Any, right: Any, symbols: list[str], signed: bool) -> list[Any]:
     """left / right at the points; nothing when a side vanishes there or has no value."""
     factors = []
-    for values in _places(symbols, whole=False, signed=False):
+    for values in _places(symbols, whole=False, signed=signed):
         above, below = _at(left, values, DIGITS_AT_POINT), _at(right, values, DIGITS_AT_POINT)
         if above is None or below is None or above == 0 or below == 0:
             return []
@@ -198,14 +211,19 @@ def _factors(left: Any, right: Any, symbols: list[str]) -> list[Any]:
     return factors
 
 
-def _solved(difference: Any, equation: Any, symbols: list[str]) -> bool:
+def _solved(difference: Any, equation: Any, symbols: list[str], signed: bool) -> bool:
     """Whether `equation` is a symbol = its value, and that value is the one root of `difference`, linear in it."""
     symbol, value = equation.lhs, equation.rhs
     if not isinstance(symbol, sympy.Symbol) or symbol in value.free_symbols:
         return False
     own = next((s for s in difference.free_symbols if s.name == symbol.name), None)
-    if own is None or sympy.diff(difference, own, 2).simplify() != 0:
+    if own is None or difference.has(sympy.Abs) or sympy.diff(difference, own, 2).simplify() != 0:
         return False
+    slope = sympy.diff(difference, own)
+    if not sympy.gcd(
+        sympy.numer(sympy.together(slope)), sympy.numer(sympy.together(difference.subs(own, 0)))
+    ).is_number:
+        return False  # where both vanish, the difference has roots of its own
     rest = difference.subs(own, value)
-    zeros = [_at(rest, values, DIGITS_AT_POINT) for values in _places(symbols, whole=False, signed=False)]
+    zeros = [_at(rest, values, DIGITS_AT_POINT) for values in _places(symbols, whole=False, signed=signed)]
     return all(zero is not None and abs(zero) < sympy.Float(10) ** (SPARE - DIGITS_AT_POINT) for zero in zeros)

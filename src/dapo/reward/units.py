@@ -111,9 +111,11 @@ _ORDINAL = re.compile(
 )
 _BASE = re.compile(r"\(?\s*(-?\d+)\s*\)?\s*_\s*(?:\{\s*(?:\\text\{)?\s*(\d{1,3})\s*\}?\s*\}|(\d))")
 _IN_BRACKETS = re.compile(r" ?\(((?:\\text\{[^{}]*\}|[A-Za-z]{2,})(?: ?\^ ?\{?[23]\}?)?)\)$")
-_MODULUS = re.compile(r" ?\\(?:pmod|mod|bmod) ?\{?(\d+)\}?$| ?\( ?\\?mod ?(\d+) ?\)$")
+_MODULUS = re.compile(r" ?\\pmod ?\{?(\d+)\}?$| ?\( ?\\?mod ?(\d+) ?\)$")
 _MULTIPLIER = re.compile(
-    r" ?(?:\\text\{ ?)?\b(dozen|hundred|thousand|million|billion|trillion)s? ?\}?(?= |$|\\text)", re.IGNORECASE
+    r"([^A-Za-z]+?) ?(?:\\text\{ ?)?(dozen|hundred|thousand|million|billion|trillion)s?(?![a-z])(?: of)?"
+    r"((?: [A-Za-z]+){0,3}) ?\}?",
+    re.IGNORECASE,
 )
 _FRACTION_UNIT = re.compile(r"\\frac\s*\{\s*\\text\{([^{}]*)\}\s*\}\s*\{\s*\\text\{([^{}]*)\}\s*\}$")
 
@@ -160,8 +162,10 @@ def _trailing(text: str) -> tuple[str, Unit | None]:
 
 def multiplied(text: str) -> tuple[str, int]:
     """(text without a trailing million or the like, its factor)."""
-    match = _MULTIPLIER.search(text)
-    return (text[: match.start()], MULTIPLIERS[match[1].lower()]) if match else (text, 1)
+    match = _MULTIPLIER.fullmatch(text)
+    if match is None or _named(match[3] or "unit") is None:
+        return text, 1
+    return f"{match[1]} {match[3] or ''}".strip(), MULTIPLIERS[match[2].lower()]
 
 
 def bare_letter(text: str, unit: Unit) -> str | None:
@@ -177,6 +181,8 @@ def _bare_words_allowed(words: str) -> bool:
         return not re.search("[不否或非约无没]", words)
     if "/" in words:
         return all(_singular(part.strip().lower()) in KNOWN for part in re.sub(r"\^\{?\d\}?", "", words).split("/"))
+    if words.startswith("per "):
+        return True
     first = re.split(r"[\s/^]", words.strip())[0].rstrip(".")
     return len(first) > 3 or (len(first) > 1 and _singular(first.lower()) in KNOWN)
 
@@ -194,11 +200,14 @@ def _named(text: str) -> Unit | None:
     """The unit that these words name; None when they are no noun phrase."""
     text = re.sub(r"[{}]", "", text.strip().strip(".,;:()").strip())
     text = re.sub(r"\s*\^\s*", "^", text)
-    words = [
-        word.rstrip(".") for word in re.split(r"\s+", re.sub(r"\s*/\s*|\s+per\s+", " / ", text)) if word.rstrip(".")
-    ]
+    text = re.sub(r"\s*/\s*|(?:^|\s+)per\s+", " / ", text)
+    words = [word.rstrip(".") for word in text.split() if word.rstrip(".")]
     if not words or len(words) > 6 or any(word.lower() in _REFUSED for word in words):
         return None
+    if any(re.search(r"(?:dth|ndredth|ousandth|illionth)s?$", word) for word in words):
+        return None
+    if words[0] == "/" and len(words) > 1:  # per day
+        return Unit("known", " ".join(_canonical(_singular(word)) for word in words))
     if not all(re.fullmatch(r"[^\W\d_][\w'’-]*(?:\^[23])?|/", word) for word in words):
         return None
     power, kept = 1, []
@@ -216,7 +225,7 @@ def _named(text: str) -> Unit | None:
 
 
 def _build(words: list[str], power: int) -> Unit | None:
-    if not words or (len(words) == 1 and len(words[0]) == 1 and words[0] not in KNOWN):
+    if not words or (len(words) == 1 and len(words[0]) == 1 and words[0].isascii() and words[0] not in KNOWN):
         return None
     if len(words) == 1:
         stem, _, exponent = words[0].partition("^")

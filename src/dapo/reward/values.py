@@ -97,6 +97,8 @@ def expression(gold: Expr, pred: Form, rules: Rules) -> Truth:
         if gold.unit == PERCENT:
             return any_of([rules.leaf(gold.text, pred.text), rules.leaf(hundredth, pred.text)])
         return rules.leaf(gold.text, hundredth)
+    if pred.unit is not None and pred.unit.kind == "modulus" and gold.unit != pred.unit:
+        return False  # 2^n is not 2^n modulo 7
     return agree(gold.unit, pred.unit) and rules.leaf(gold.text, _same_parameter(gold.text, pred.text))
 
 
