@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
+
+import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture
+def settled() -> Iterator[None]:
+    """For tests that measure time: what other tests left on the heap is not collected again and again."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()

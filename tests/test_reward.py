@@ -428,7 +428,7 @@ def test_never_raises(text: str, gold: str) -> None:
     ],
     ids=lambda text: f"{text[:9]!r}*{len(text)}",
 )
-def test_hostile_text_takes_under_a_second(text: str) -> None:
+def test_hostile_text_takes_under_a_second(settled: None, text: str) -> None:
     """The time is linear in the text, so that no response can hang a run."""
     start = time.process_time()
     assert grade(text, "5", *ALL) is not Verdict.CORRECT

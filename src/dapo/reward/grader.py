@@ -13,13 +13,13 @@ from collections.abc import Sequence
 
 from dapo.errors import RewardError
 from dapo.reward.choices import choice, choose
-from dapo.reward.clean import MAX_CHARACTERS, MAX_FORMULA, clean, too_long
+from dapo.reward.clean import clean, too_long
 from dapo.reward.compare import compare
 from dapo.reward.extract import extract
-from dapo.reward.forms import Words, texts
-from dapo.reward.guard import has_prose, screen
+from dapo.reward.golds import ASK, is_placeholder, unusable
+from dapo.reward.guard import screen
 from dapo.reward.pool import Pool, Question, Reply, default_size, shared_pool
-from dapo.reward.read import MAX_WORDS, read
+from dapo.reward.read import read
 from dapo.reward.truth import Truth
 from dapo.reward.values import Rules, undecided
 from dapo.types import Score, Verdict
@@ -27,15 +27,9 @@ from dapo.types import Score, Verdict
 RIGHT, WRONG = 1.0, -1.0  # section 2.4
 TRAINING_POLICIES = ("answer_line", "boxed")
 CACHE_SIZE = 100_000  # of (gold, extracted) pairs
-_PLACEHOLDER = re.compile(
-    r"(?:none|null|nan|n/?a|unknown|undefined|tbd|todo|error|invalid|\[invalid\]|[?.…\-_*#]+)", re.IGNORECASE
-)
 
 # Both plain integers: no more needs to be read. -0 is left to the general stages.
 _INTEGER = re.compile(r"\s*(?:\+|(-(?!0+\s*$)))?0*(\d+?)\s*", re.ASCII)
-
-_NO_ANSWER = re.compile(r"^(?:answer|solution|see|proof|prove|proven|object|sin|cos|tan|log|ln)\b|\b(?:below|above)$")
-_ASK = "ask the symbolic stage"
 
 Decision = tuple[Verdict, str]
 
@@ -87,37 +81,14 @@ class Grader:
 
     def check_golds(self, golds: Sequence[str]) -> list[str | None]:
         """`check_gold` of many; what only the symbolic stage can read is asked of all workers at once."""
-        reasons = {gold: self._readable(gold) for gold in dict.fromkeys(golds)}
-        asked = [gold for gold, reason in reasons.items() if reason == _ASK]
+        reasons = {gold: unusable(gold) for gold in dict.fromkeys(golds)}
+        asked = [gold for gold, reason in reasons.items() if reason == ASK]
         replies = self._replies([Question(clean(gold), "") for gold in asked])
         for gold, reply in zip(asked, replies, strict=True):
             reasons[gold] = (
                 None if reply.equal else f"no expression can be read from it ({reply.failure or 'symbolic'})"
             )
         return [reasons[gold] for gold in golds]
-
-    @staticmethod
-    def _readable(gold: str) -> str | None:
-        """None, the reason against it, or _ASK."""
-        text = clean(gold[: MAX_CHARACTERS + 1])
-        if not text or _PLACEHOLDER.fullmatch(gold.strip()):
-            return "it is empty or a placeholder"
-        if too_long(gold):
-            return f"it is longer than {MAX_CHARACTERS} digits or {MAX_FORMULA} characters"
-        if choice(text):
-            return None
-        form = read(text)
-        if isinstance(form, Words):
-            prose = len(form.text.split()) > MAX_WORDS or _NO_ANSWER.search(form.text)
-            return "it is prose: only the same words would match" if prose else None
-        if any(has_prose(part) for part in texts(form)):
-            return "it holds prose: only the same words would match"
-        if re.search(r"/ ?0+(?![\d.])|\\frac ?\{[^{}]*\} ?\{ ?0+ ?\}", text) or re.fullmatch(
-            r"[\d.]*\.[\d.]*\.[\d.]*", text
-        ):
-            return "it has no value"
-        readable, _ = compare(form, form, Rules(lambda g, p: None))
-        return None if readable is True else _ASK
 
     def score(self, text: str, gold: str) -> Score:
         """Reward +1 or -1 (section 2.4).
@@ -173,7 +144,7 @@ class Grader:
         if plain and written:
             equal = (plain[1] or "", plain[2]) == (written[1] or "", written[2])
             return (Verdict.CORRECT if equal else Verdict.WRONG), "number"
-        if not gold.strip() or _PLACEHOLDER.fullmatch(gold.strip()):
+        if is_placeholder(gold):
             return Verdict.ERROR, "bad gold"
         if too_long(gold) or too_long(answer):
             return Verdict.WRONG, "too long"
