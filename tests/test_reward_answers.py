@@ -332,7 +332,16 @@ def test_hostile_answers_end_in_time(text: str, gold: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["9^{9^{9^{9}}}", "((9!)!)!", "1000000!", r"\binom{99999999}{4444444}", r"\sum_{k=1}^{99999999} k", "9^{99999999}"],
+    [
+        "9^{9^{9^{9}}}",
+        "((9!)!)!",
+        "1000000!",
+        r"\binom{99999999}{4444444}",
+        r"\sum_{k=1}^{99999999} k",
+        "9^{99999999}",
+        "x^{x^{x^{x}}}",
+        "e^{e^{e^{e}}}",
+    ],
 )
 def test_what_cannot_end_is_turned_away(text: str) -> None:
     """Before any worker sees it."""

@@ -83,6 +83,21 @@ def test_a_replacement_starts_fast(pool: Pool) -> None:
     assert sorted(seconds)[2] < 0.2
 
 
+def test_a_worker_that_the_timer_cannot_reach_is_killed_all_the_same(pool: Pool) -> None:
+    """A stopped process gets no alarm: the parent's own clock is behind it."""
+    warmed(pool)
+    stopped = [worker.pid for worker in pool._idle]
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    assert pool.ask(GOOD).failure == "timeout"
+    time.sleep(0.1)
+    assert sum(_alive(pid) for pid in stopped) == len(stopped) - 1
+    for pid in stopped:
+        if _alive(pid):
+            os.kill(pid, signal.SIGCONT)
+    assert pool.ask(GOOD).equal
+
+
 @pytest.mark.parametrize("victim", ["workers", "forker", "all"])
 def test_killed_from_outside(pool: Pool, victim: str) -> None:
     """An out-of-memory killer may take any of our processes: the next question is answered."""
