@@ -69,9 +69,9 @@ def test_python_tests_grade_programs() -> None:
 def test_python_tests_in_another_column_and_with_a_limit() -> None:
     """reward.tests_column and reward.tests_limit_s."""
     one = scorer(functions=["python-tests"], tests_column="cases", tests_limit_s=0.5)
-    loop = "```python\nwhile True: pass\n```"
-    found = scores(one, prompt(None, cases=["assert f(1) == 2"]), "```python\ndef f(x): return x + 1\n```", loop)
-    assert [score.verdict for score in found] == [Verdict.CORRECT, Verdict.TIMEOUT]
+    loop, idle = "```python\nwhile True: pass\n```", "```python\nimport time\ntime.sleep(60)\n```"
+    found = scores(one, prompt(None, cases=["assert f(1) == 2"]), "```python\ndef f(x): return x + 1\n```", loop, idle)
+    assert [score.verdict for score in found] == [Verdict.CORRECT, Verdict.TIMEOUT, Verdict.TIMEOUT]
 
 
 def test_a_judge_with_a_function(tmp_path: Path) -> None:
