@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +156,21 @@ def test_the_command_refuses(tmp_path: Path) -> None:
     assert "row 1" in failed("grade", str(path), "-o", str(out))
     assert not out.exists()
     assert "reward.extract" in failed("grade", str(path), "--extract", "boxes")
+
+
+def test_ctrl_c_ends_the_command_at_once(tmp_path: Path) -> None:
+    """It does not grade the rest of the file first, and nothing of ours stays behind."""
+    rows = [
+        {"gold": rf"\frac{{{i}}}{{\sqrt{{2}}}}", "pred": rf"\frac{{{i} \sqrt{{2}}}}{{2}}"} for i in range(1, 20_000)
+    ]
+    path = write(tmp_path / "rows.jsonl", rows)
+    command = subprocess.Popen([sys.executable, "-m", "dapo", "grade", str(path)], stdout=subprocess.PIPE)
+    time.sleep(6)
+    start = time.monotonic()
+    command.send_signal(signal.SIGINT)
+    out, _ = command.communicate(timeout=30)
+    assert (command.returncode, out) == (130, b"")
+    assert time.monotonic() - start < 8
 
 
 def test_settings_of_the_command() -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -82,18 +83,19 @@ def grade_rows(
     grader: Grader, rows: Sequence[Mapping[str, Any]], threads: int, tick: Callable[[], None] = lambda: None
 ) -> list[Graded]:
     """Every row graded, `threads` at a time, in order. A gold that can't be graded gives ERROR."""
-    golds = [_gold(row) for row in rows]
-    reasons = grader.check_golds(golds)
+    check = lru_cache(maxsize=None)(grader.check_gold)  # many rows may share a gold
 
-    def one(item: tuple[Mapping[str, Any], str, str | None]) -> Graded:
-        row, gold, reason = item
+    def one(row: Mapping[str, Any]) -> Graded:
+        gold = _gold(row)
+        reason = check(gold)
         tick()
-        if reason:
-            return Graded(row, Verdict.ERROR, f"gold refused: {reason}", None, 0.0)
-        return _grade(grader, row, gold)
+        return Graded(row, Verdict.ERROR, f"gold refused: {reason}", None, 0.0) if reason else _grade(grader, row, gold)
 
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(one, zip(rows, golds, reasons, strict=True)))
+    pool = ThreadPoolExecutor(threads)
+    try:
+        return list(pool.map(one, rows))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C does not wait for the rest of the file
 
 
 def _gold(row: Mapping[str, Any]) -> str:
