@@ -59,6 +59,7 @@ _STATEMENT = re.compile(
     re.DOTALL,
 )
 _WHOLE_BOX = re.compile(r"\s*\\(?:boxed|fbox)\s*\{(.*)\}\s*", re.DOTALL)
+_BULLET = re.compile(r"^\s*(?:[-*+>•]\s+)+")  # of a list or a quotation: no minus sign
 _WORD = re.compile(r"[^\W\d_]+")
 _NUMBERING = re.compile(r"(?:^|\s)\(?[1-9][.)]|\b(?:case|part|option|solution)\s*\(?\d?[.:)]*", re.IGNORECASE)
 _LINKS = frozenset("and or vs versus maybe perhaps possibly else alternatively either otherwise 和 或".split())  # noqa: SIM905
@@ -115,7 +116,7 @@ def _content(text: str, place: Place) -> str:
         return raw
     if text.startswith(("\\boxed", "\\fbox"), place.start):
         before, after = text[max(0, place.start - MAX_SIDE) : place.start], text[place.end : place.end + MAX_SIDE]
-        before, after = before.rpartition("\n")[2], after.partition("\n")[0]
+        before, after = _BULLET.sub("", before.rpartition("\n")[2]), after.partition("\n")[0]
         operand = not _alone(re.sub(r"\d ?[,;][\s$]*$", "", before), re.sub(r"^[\s$]*[,;]", "", after))
         return f"{before} \\boxed{{{raw}}} {after}" if operand else _innermost(raw)
     return _line_content(raw)
@@ -217,7 +218,10 @@ def _hedged(outside: str) -> bool:
 
 
 _DRESS = " $*_~"  # what may stand between a box and its neighbours
-_OPERAND_BEFORE = re.compile(r"[-+*/^_<>≤≥\d|]$|\d ?[,;]$|(?:\\d?frac\s*(?:\{[^{}]*\})?|\\sqrt|\^|_)\s*\{$")
+_OPERAND_BEFORE = re.compile(
+    r"[-+*/^_<>≤≥\d|]$|\d ?[,;]$|(?:\\d?frac\s*(?:\{[^{}]*\})?|\\sqrt|\^|_)\s*\{$"
+    r"|\\(?:cdot|times|div|pm|mp|sqrt|leq?|geq?|neq?|in)$"
+)
 _OPERAND_AFTER = re.compile(
     r"[-+*/^_<>≤≥\d|!%]|\\%|\\(?:times|cdot|pm|div|le|ge)(?![a-z])|[,;] ?-?\d"
     r"|(?:\\text\{ ?)?(?:hundred|thousand|million|billion)"

@@ -90,14 +90,10 @@ def _long(form: Form) -> bool:
 def _listed(text: str, depth: int) -> Form | None:
     """Several answers side by side."""
     pieces = [(before, piece) for before, piece in split_top(text, [",", ";", AND, OR]) if trim(piece)]
-    if len(pieces) < 2:
-        return (
-            _expanded(text, depth)
-            if pieces and pieces[0][1] == text
-            else read(pieces[0][1], depth + 1)
-            if pieces
-            else None
-        )
+    if not pieces:
+        return None
+    if len(pieces) == 1:
+        return _expanded(text, depth) if pieces[0][1] == text else read(pieces[0][1], depth + 1)
     separators = {before for before, _ in pieces[1:]}
     number = _measured(text) if separators == {","} else None
     if number is not None:  # 12,345 or 0,125 or $1,250.00
