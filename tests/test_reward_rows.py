@@ -164,7 +164,12 @@ def test_ctrl_c_ends_the_command_at_once(tmp_path: Path) -> None:
         {"gold": rf"\frac{{{i}}}{{\sqrt{{2}}}}", "pred": rf"\frac{{{i} \sqrt{{2}}}}{{2}}"} for i in range(1, 20_000)
     ]
     path = write(tmp_path / "rows.jsonl", rows)
-    command = subprocess.Popen([sys.executable, "-m", "dapo", "grade", str(path)], stdout=subprocess.PIPE)
+    # Where tests run in the background, SIGINT comes in ignored; a person's shell does not do that.
+    code = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from dapo.cli import main; main(sys.argv[1:])"
+    )
+    command = subprocess.Popen([sys.executable, "-c", code, "grade", str(path)], stdout=subprocess.PIPE)
     time.sleep(6)
     start = time.monotonic()
     command.send_signal(signal.SIGINT)
