@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from dapo.reward.choices import choice
 from dapo.reward.clean import MAX_CHARACTERS, MAX_FORMULA, clean, too_long
@@ -18,6 +19,21 @@ _PLACEHOLDER = re.compile(
 )
 _NO_ANSWER = re.compile(r"^(?:answer|solution|see|proof|prove|proven|object|sin|cos|tan|log|ln)\b|\b(?:below|above)$")
 _NO_VALUE = re.compile(r"/ ?0+(?![\d.])|\\frac ?\{[^{}]*\} ?\{ ?0+ ?\}|^[\d.]*\.[\d.]*\.[\d.]*$")
+
+
+def as_text(value: Any) -> str:
+    """A gold of any column as text: numbers and one-element lists coerced, anything else "".
+
+    >>> as_text(34.0), as_text(["34"]), as_text(None), as_text(True)
+    ('34', '34', '', '')
+    """
+    if isinstance(value, (list, tuple)) and len(value) == 1:
+        value = value[0]
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        value = int(value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return str(value)
+    return value if isinstance(value, str) else ""
 
 
 def is_placeholder(gold: str) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 from dapo.errors import DataError
 from dapo.reward.extract import extract
+from dapo.reward.golds import as_text
 from dapo.reward.grader import Grader
 from dapo.types import Verdict
 
@@ -99,16 +100,10 @@ def grade_rows(
 
 
 def _gold(row: Mapping[str, Any]) -> str:
-    value = row["gold"] if "gold" in row else row["answer"]
-    if isinstance(value, list) and len(value) == 1:
-        value = value[0]
-    if value is None or isinstance(value, (bool, list, dict)):
-        return ""
-    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-        value = int(value)
+    gold = as_text(row["gold"] if "gold" in row else row["answer"])
     if row.get("kind") == "marked_text":
-        return extract(str(value), ("boxed", "whole", "last_math"))[0] or str(value)
-    return str(value)
+        return extract(gold, ("boxed", "whole", "last_math"))[0] or gold
+    return gold
 
 
 def _grade(grader: Grader, row: Mapping[str, Any], gold: str) -> Graded:

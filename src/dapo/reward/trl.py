@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
+from dapo.reward.extract import extract
+from dapo.reward.golds import as_text
 from dapo.reward.grader import RIGHT, WRONG, Grader
 
 GOLD_COLUMNS = ("answer", "solution", "ground_truth", "gold")
@@ -94,24 +96,15 @@ def completion_text(completion: Completion) -> str:
 
 
 def gold_text(value: Any) -> str:
-    r"""A gold of any column as text: numbers and one-element lists coerced, a box opened; None is "".
+    r"""A gold of any column as text (`golds.as_text`), a box opened.
 
     >>> gold_text(34.0), gold_text(["34"]), gold_text(r"Thus \boxed{34}."), gold_text(None)
     ('34', '34', '34', '')
     """
-    if isinstance(value, (list, tuple)) and len(value) == 1:
-        value = value[0]
-    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-        value = int(value)
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return str(value)
-    if not isinstance(value, str):
-        return ""
-    if "\\boxed" in value or "\\fbox" in value:
-        from dapo.reward.extract import extract
-
-        return extract(value, ("boxed",))[0] or ""
-    return value
+    text = as_text(value)
+    if "\\boxed" in text or "\\fbox" in text:
+        return extract(text, ("boxed",))[0] or ""
+    return text
 
 
 @lru_cache(maxsize=1)

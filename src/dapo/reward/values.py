@@ -37,6 +37,7 @@ class Rules:
 
 
 def number(gold: Number, pred: Form, rules: Rules) -> tuple[Truth, str]:
+    """(whether a prediction answers a gold that is a number, the stage that decided)."""
     if isinstance(pred, Number):
         return _numbers(gold, pred, rules)
     if not isinstance(pred, Expr):
@@ -82,6 +83,7 @@ def fraction_latex(value: Fraction) -> str:
 
 
 def expression(gold: Expr, pred: Form, rules: Rules) -> Truth:
+    """Whether a prediction answers a gold that is an expression."""
     if isinstance(pred, Number):
         if pred.unit == DEGREE and "\\pi" in gold.text:
             return rules.leaf(gold.text, fraction_latex(pred.value / 180) + "\\pi")
