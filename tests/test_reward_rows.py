@@ -155,6 +155,10 @@ def test_the_command_refuses(tmp_path: Path) -> None:
     path = write(tmp_path / "rows.jsonl", [{"gold": "1"}])
     assert "row 1" in failed("grade", str(path), "-o", str(out))
     assert not out.exists()
+    good = str(write(tmp_path / "good.jsonl", ROWS[:1]))
+    assert "no folder" in failed("grade", good, "-o", str(tmp_path / "none" / "out.jsonl"))
+    assert "can't be written" in failed("grade", good, "-o", str(tmp_path))
+    assert "can't be read" in failed("grade", str(tmp_path))
     assert "reward.extract" in failed("grade", str(path), "--extract", "boxes")
 
 

@@ -116,10 +116,15 @@ def _file(path: Path, config: RewardConfig, output: str | None, as_json: bool) -
     if config.compat != "off":
         raise UserError("reward.compat is for TEXT GOLD; a file is graded by the grader itself")
     rows = read_rows(path)
+    if output and not Path(output).absolute().parent.is_dir():
+        raise UserError(f"-o {output}: there is no folder {Path(output).parent}; make it first")
     graded = _with_progress(make_grader(config), rows, config.symbolic_workers or default_size())
     if output:
         lines = (json.dumps(one.as_row(), ensure_ascii=True) for one in graded)
-        write_text(Path(output), "".join(f"{line}\n" for line in lines))
+        try:
+            write_text(Path(output), "".join(f"{line}\n" for line in lines))
+        except OSError as error:
+            raise UserError(f"-o {output}: can't be written ({error.strerror})") from None
     lines_out = table(graded)
     click.echo(json.dumps(lines_out) if as_json else _table(lines_out))
 

@@ -56,6 +56,8 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
+    except OSError as error:
+        raise DataError(f"{path}: can't be read ({error.strerror})") from None
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
     rows = [_row(line, f"{path}, row {number}") for number, line in enumerate(lines, start=1) if line.strip()]
