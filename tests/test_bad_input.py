@@ -313,6 +313,8 @@ EXIT_CODES = {  # by the table in errors.py and section 9 of the design
     errors.ModelError: 2,
     errors.RewardError: 2,
     errors.Stopped: 3,
+    errors.Interrupted: 3,
+    errors.SaveFailed: 3,
     errors.SamplingExhausted: 3,
     errors.NonFiniteGradients: 3,
     errors.CheckFailed: 4,

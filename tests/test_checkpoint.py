@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 import helpers_run as helpers
+from dapo.config.schema import CheckpointConfig
 from dapo.errors import UserError
 from dapo.run import checkpoint
 from dapo.types import TrainState
@@ -28,10 +31,13 @@ def straight(*words: str) -> Path:
 
 
 def files_of(run: Path, step: int) -> dict[str, bytes]:
-    """Weights, optimiser state and counters of a checkpoint, byte by byte."""
+    """Every file of a checkpoint, byte by byte; the digest of the configuration, which names paths, aside."""
     folder = run / "checkpoints" / f"step_{step:06d}"
-    names = ("model/model.safetensors", "optimizer.safetensors", "state.json")
-    return {name: (folder / name).read_bytes() for name in names}
+    found = {name: (folder / name).read_bytes() for name in helpers.tree(folder) if (folder / name).is_file()}
+    del found["manifest.json"]
+    state = json.loads(found["state.json"])
+    del state["digests"]["config"]
+    return found | {"state.json": json.dumps(state).encode()}
 
 
 def responses(run: Path) -> dict[str, Any]:
@@ -39,12 +45,17 @@ def responses(run: Path) -> dict[str, Any]:
     from dapo.run.directory import RunDirectory
 
     opened = RunDirectory.open(str(run))
-    return {f"{folder}/{step}": opened.rollouts(step, folder) for folder in ("rollouts", "eval") for step in (1, STEPS)}
+    return {
+        f"{folder}/{file.name}": opened.rollouts(int(file.name[5:11]), folder)
+        for folder in ("rollouts", "eval")
+        for file in (run / folder).glob("step_*.jsonl.zst")
+    }
 
 
 def check_equal(run: Path, other: Path, step: int = STEPS) -> None:
     """Bitwise the same weights, optimiser state, metrics and responses."""
     one, two = files_of(run, step), files_of(other, step)
+    assert one.keys() == two.keys()
     assert [name for name in one if one[name] != two[name]] == []
     assert helpers.comparable(helpers.metrics(run)) == helpers.comparable(helpers.metrics(other))
     assert responses(run) == responses(other)
@@ -206,9 +217,8 @@ def test_a_damaged_checkpoint_is_passed_over(
     with caplog.at_level("WARNING", logger="dapo"):
         found = checkpoint.newest(folder)
     assert found.state.step == 3
-    assert f"step_{STEPS:06d}" in caplog.text
-    if (name, damage) != ("manifest.json", "flip"):  # then whatever the manifest still says is named
-        assert name in caplog.text
+    assert f"step_{STEPS:06d}: " in caplog.text
+    assert name in caplog.text
     with pytest.raises(UserError, match=f"step_{STEPS:06d}: "):
         checkpoint.at_step(folder, STEPS)
 
@@ -220,7 +230,7 @@ def test_no_bit_of_the_manifest_may_flip(mask: int, tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "state.json").write_text("{}", encoding="utf-8")
     entry = {"state.json": {"size": 2, "sha256": checkpoint.sha256(folder / "state.json")}}
-    good = json.dumps(entry, indent=2).encode()
+    good = checkpoint.manifest_text(entry).encode()
     (folder / "manifest.json").write_bytes(good)
     assert checkpoint.fault(folder) is None
     for place in range(len(good)):
@@ -284,22 +294,32 @@ class FakeLearner:
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
 
-    def save_hf(self, path: Path) -> None:
+    def save_hf(self, path: Path, weights: Any = None) -> None:
         """One file; then the disk is full."""
-        (path / "model.safetensors").write_bytes(b"w")
+        save_file(dict(weights), path / "model.safetensors")
         if self.error:
             raise self.error
 
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing."""
-        return {}
+
+def content(state: TrainState, seed: int = 0) -> checkpoint.Content:
+    """Something small to save."""
+    generator = torch.Generator().manual_seed(seed)
+    return checkpoint.Content(
+        state=state,
+        weights={"w": torch.randn(3, generator=generator)},
+        optimizer={"step/w": torch.tensor(2.0), "exp_avg/w": torch.randn(3, generator=generator)},
+        tokenizer={"tokenizer.json": b"{}"},
+        digests={"training_data": "d"},
+        learning_rate=1e-6,
+    )
 
 
-def save(folder: Path, step: int, keep_last: int, error: Exception | None = None) -> None:
+def save(folder: Path, step: int, keep_last: int, error: Exception | None = None, **settings: Any) -> None:
     """Saves a checkpoint of a fake learner."""
     folder.mkdir(exist_ok=True)
-    state = TrainState(step=step, version=step, next_draw=4 * step)
-    checkpoint.save(folder, state, FakeLearner(error), lambda path: None, keep_last)  # type: ignore[arg-type]
+    state = TrainState(step=step, version=step, next_draw=4 * step, score=settings.pop("score", None))
+    path = checkpoint.write(folder, content(state), FakeLearner(error))  # type: ignore[arg-type]
+    checkpoint.prune(folder, path, CheckpointConfig(keep_last=keep_last, **settings))
 
 
 def steps_of(folder: Path) -> list[int]:
@@ -361,7 +381,7 @@ def test_a_newer_broken_checkpoint_does_not_push_out_a_good_one(tmp_path: Path) 
 def test_a_checkpoint_lists_every_file(tmp_path: Path) -> None:
     """What the manifest leaves out is not checked."""
     save(tmp_path, 1, 1)
-    listed = json.loads((tmp_path / "step_000001" / "manifest.json").read_text(encoding="utf-8"))
+    listed = json.loads((tmp_path / "step_000001" / "manifest.json").read_text(encoding="utf-8"))["files"]
     assert {*listed, "manifest.json"} == {
         name for name in helpers.tree(tmp_path / "step_000001") if (tmp_path / "step_000001" / name).is_file()
     }

@@ -377,6 +377,8 @@ def test_what_a_run_could_not_use_is_refused_here(words: list[str]) -> None:
 
 # --- combinations (check.py) ----------------------------------------------------------------------
 
+CARRY: dict[str, Any] = {"sampling.surplus": "carry", "sampling.max_staleness": 1, "algorithm.importance_cap": 2}
+
 COMBINATIONS: list[tuple[dict[str, Any], str]] = [
     ({"sampling.responses_per_prompt": 1}, "sampling.responses_per_prompt = 1"),
     ({"train.updates_per_step": 7}, "train.updates_per_step = 7 does not divide"),
@@ -406,6 +408,17 @@ COMBINATIONS: list[tuple[dict[str, Any], str]] = [
     ({"eval.data": [{"source": "holdout"}]}, "data.holdout over 0"),
     ({"eval.every": 0}, "eval.every = 0"),
     ({"checkpoint.every": -1}, "checkpoint.every = -1"),
+    ({"sampling.max_staleness": 1}, "sampling.max_staleness = 1"),
+    ({**CARRY, "sampling.max_staleness": 0}, 'surplus = "carry" needs sampling.max_staleness'),
+    ({**CARRY, "algorithm.old_logprobs": "engine"}, 'needs algorithm.old_logprobs = "learner"'),
+    ({**CARRY, "algorithm.importance_cap": "off"}, "set algorithm.importance_cap"),
+    ({"algorithm.old_logprobs": "engine", "algorithm.importance_cap": 2}, 'set importance_cap = "off"'),
+    (
+        {"sampling.skip_solved_after": 2, "reward.functions": ["a.py:f"], "sampling.filter": "off"},
+        "sampling.skip_solved_after needs rewards",
+    ),
+    ({"reward.placebo": True, "sampling.schedule": "streaming"}, 'schedule = "rounds"'),
+    ({"checkpoint.keep_best": 1}, "checkpoint.keep_best = 1 needs evaluations"),
 ]
 
 
@@ -429,6 +442,12 @@ def test_combinations_that_cannot_be_used(layer: dict[str, Any], said: str) -> N
         {"algorithm.kl": {"place": "loss", "coef": 0.1}},
         {"eval.data": "holdout", "data.holdout": 1},
         {"data.source": [{"source": "a", "weight": 1}, {"source": "b", "weight": 2}]},
+        CARRY,
+        {**CARRY, "sampling.schedule": "streaming"},
+        {"sampling.schedule": "streaming", "sampling.filter": "off", "sampling.gen_prompts": 600},
+        {"sampling.skip_solved_after": 2, "reward.functions": ["a.py:f", "grader"]},
+        {"checkpoint.keep_best": 1, "eval.data": "e.jsonl"},
+        {"algorithm.old_logprobs": "engine"},
     ],
 )
 def test_their_neighbours_can(layer: dict[str, Any]) -> None:

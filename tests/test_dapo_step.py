@@ -23,7 +23,7 @@ from dapo.build import make_learner
 from dapo.config.schema import Config
 from dapo.learner.packing import Packing
 from dapo.loop import with_policies
-from dapo.types import Batch, Group
+from dapo.types import Batch, Group, TrainState
 from helpers_learner import (
     EOS,
     Gradients,
@@ -143,7 +143,7 @@ def the_batch(settings: Config, learner: Any) -> Batch:
     """The package's own batch with the oracle's old and engine log-probs in place of the policies'."""
     batch = make_batch(groups(), [EOS], settings)
     parts: Any = SimpleNamespace(config=settings, learner=learner)
-    batch, _ = with_policies(batch, parts)
+    batch, _ = with_policies(batch, groups(), parts, TrainState())
     batch = with_advantages(batch, groups(), settings)
     assert batch.old_logprobs is not None
     old, engine = torch.zeros(batch.old_logprobs.shape), torch.zeros(batch.old_logprobs.shape)
@@ -257,7 +257,7 @@ def test_the_first_update_starts_at_ratio_one(packing: Packing, reduction: str) 
     learner = make_learner(settings, tiny.model(0), None, torch.float32)
     kept = [g for g in groups() if g.draw != 2]  # its empty response has no loss tokens and changes the cut
     parts: Any = SimpleNamespace(config=settings, learner=learner)
-    batch, gap = with_policies(make_batch(kept, [EOS], settings), parts)
+    batch, gap = with_policies(make_batch(kept, [EOS], settings), kept, parts, TrainState())
     batch = with_advantages(batch, kept, settings)
     (minibatch,) = minibatches(batch, settings, learner.cut)
     metrics = learner.update(minibatch, 1e-3)
@@ -286,7 +286,7 @@ def test_where_the_old_logprobs_come_from(place: str) -> None:
     learner = make_learner(settings, tiny.model(0), None, torch.float32)
     batch = make_batch(groups(), [EOS], settings)
     parts: Any = SimpleNamespace(config=settings, learner=learner)
-    got, gap = with_policies(batch, parts)
+    got, gap = with_policies(batch, groups(), parts, TrainState())
     assert got.old_logprobs is not None
     assert torch.equal(got.old_logprobs, batch.engine_logprobs if place == "engine" else learner.logprobs(batch))
     assert (gap is None) == (place == "engine")
@@ -299,10 +299,10 @@ def test_the_reference_stays_where_the_policy_started() -> None:
     learner = make_learner(settings, tiny.model(0), tiny.model(1), torch.float32)
     parts: Any = SimpleNamespace(config=settings, learner=learner)
     batch = make_batch(groups(), [EOS], settings)
-    before, _ = with_policies(batch, parts)
+    before, _ = with_policies(batch, groups(), parts, TrainState())
     for minibatch in minibatches(with_advantages(before, groups(), settings), settings, learner.cut):
         learner.update(minibatch, 1e-2)
-    after, _ = with_policies(batch, parts)
+    after, _ = with_policies(batch, groups(), parts, TrainState())
     assert before.ref_logprobs is not None
     assert after.ref_logprobs is not None
     assert torch.equal(before.ref_logprobs, after.ref_logprobs)

@@ -59,23 +59,21 @@ def run(
     *,
     order: Order = "fifo",
     engine: Any = None,
-    first_draw: int = 0,
 ) -> Evaluation:
     """One evaluation."""
     made = made or config()
     grader = GroupGrader(made, Scorer(made.reward).score, lambda ids: "".join(WORDS[i] for i in ids), [EOS])
-    return evaluate(engine or ScriptedEngine(script, order=order), grader, problems, made, first_draw=first_draw)
+    return evaluate(engine or ScriptedEngine(script, order=order), grader, problems, made)
 
 
 @pytest.mark.parametrize("order", ["fifo", "lifo", "shortest"])
-@pytest.mark.parametrize("first_draw", [0, 1000])
-def test_avg_at_k_by_hand(order: Order, first_draw: int) -> None:
+def test_avg_at_k_by_hand(order: Order) -> None:
     """Problem means 0, 1/2, 1, 1/4: mean 7/16.
 
     s^2 = sum (x - 7/16)^2 / 3 = (49 + 1 + 81 + 9)/256/3 = 140/768; t(.975, 3) = 3.182446;
     half = 3.182446 * .426956 / 2 = .679383.
     """
-    got = run(right(0, 2, 4, 1), prompts(4), order=order, first_draw=first_draw)
+    got = run(right(0, 2, 4, 1), prompts(4), order=order)
     assert got.accuracy == 7 / 16
     assert got.low == pytest.approx(7 / 16 - 0.679383, abs=1e-6)
     assert got.high == pytest.approx(7 / 16 + 0.679383, abs=1e-6)

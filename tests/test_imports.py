@@ -28,16 +28,17 @@ LAYERS: list[set[str]] = [
     {"recipes"},  # data files alone
     {"errors"},
     {"files"},  # writing and hashing of files; knows nothing of dapo
-    {"rng"},
+    {"rng", "difficulty"},
     {"types"},
     {"config"},
     {""},
     {"algorithm"},
     {"model"},
     {"data", "reward", "rollout", "learner"},
-    {"grading", "batch"},  # draws into groups, groups into batches: shared by the layers above
+    {"grading", "batch", "flight"},  # draws into groups, groups into batches: shared by the layers above
     {"sampling", "evaluate", "run", "cluster"},
-    {"loop"},
+    {"ledger"},
+    {"loop", "provenance"},
     {"build"},
     {"doctor"},
     {"cli"},

@@ -140,7 +140,7 @@ def test_two_runs_into_one_directory_are_refused(verb: str, tmp_path: Path) -> N
     if verb == "resume":
         helpers.copy_run(helpers.finished_run(), path)
     first = RunDirectory(path)
-    first.hold()
+    first.hold(new=False)
     try:
         before = helpers.tree(path)
         words = ["train", recipe, "--output-dir", path] if verb == "new" else ["train", "--resume", path]
@@ -187,7 +187,7 @@ def test_exhausted_data_stops_the_run(tmp_path: Path) -> None:
     assert last.startswith("stopped: ")
     assert "kept 2 of 4 groups out of 2 draws" in last  # 10 problems: two steps of 4, then 2 are left
     assert "data ended" in last
-    assert [path.name for path in (tmp_path / "run" / "checkpoints").glob("step_*")] == ["step_000002"]
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").glob("step_*")] == ["step_000002-d000002"]
     code, _, err = helpers.quiet_dapo("train", "--resume", tmp_path / "run", "sampling.on_exhausted=train_short")
     assert "step 2)" in err  # it is resumable; then the data is at its end for good
     assert [row["step"] for row in helpers.metrics(tmp_path / "run")][:3] == [1, 2, 3]
@@ -284,7 +284,7 @@ def start_slowly(folder: Path) -> Stopping:
 
 @pytest.mark.timeout(280)
 def test_signals_stop_a_run(tmp_path: Path) -> None:
-    """Ctrl-C and SIGTERM finish the step, save and end with 3; a second Ctrl-C leaves at once with 130.
+    """Ctrl-C and SIGTERM save and end with 3; a second Ctrl-C leaves at once with 130.
 
     One test, so that the three processes start side by side.
     """
@@ -293,7 +293,7 @@ def test_signals_stop_a_run(tmp_path: Path) -> None:
         for run, number in zip(runs, (signal.SIGINT, signal.SIGINT, signal.SIGTERM), strict=True):
             run.until("inside")
             run.process.send_signal(number)
-            run.until("stopping after this step")
+            run.until("stopping at the next safe point")
         twice.process.send_signal(signal.SIGINT)
         assert twice.end() == 130
         assert "Traceback" not in twice.stderr
@@ -301,7 +301,9 @@ def test_signals_stop_a_run(tmp_path: Path) -> None:
             (run.folder / "go").touch()
             assert run.end() == 3
             last = run.stderr.splitlines()[-1]
-            step = int(re.findall(r"stopped: stopped after step (\d+); go on with: dapo train --resume run", last)[0])
+            step = int(
+                re.findall(r"^stopped: .*stopped after step (\d+).*; go on with: dapo train --resume run", last)[0]
+            )
             assert "Traceback" not in run.stderr
             assert [row["step"] for row in helpers.metrics(run.folder / "run")] == list(range(1, step + 1))
             code, _, err = helpers.quiet_dapo("train", "--resume", run.folder / "run", f"train.num_steps={step + 1}")

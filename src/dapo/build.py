@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+import logging
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,16 +29,20 @@ from dapo.learner.base import Learner
 from dapo.learner.torch_learner import LearnerSettings, Objective, TorchLearner
 from dapo.loop import Parts
 from dapo.model.loading import check_architecture, eos_ids, load_model, load_tokenizer, pick_device, pick_dtype
+from dapo.provenance import digests_of, record_resume, record_start
 from dapo.reward import Scorer
 from dapo.reward.functions import load_function
 from dapo.rollout.base import RolloutEngine
 from dapo.rollout.torch_engine import TorchEngine
 from dapo.run import checkpoint
 from dapo.run.directory import RunDirectory
-from dapo.run.manifest import code_revision, config_digest, data_digest, machine, versions, weights_digest
+from dapo.run.saver import Saver
+from dapo.run.trackers import Tracker, Trackers
 from dapo.run.view import View
 from dapo.sampling import Collector
 from dapo.types import Prompt, TrainState
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,7 @@ class Policy:
 def check_inputs(config: Config) -> tuple[Scorer, CheckedData]:
     """Everything that can be checked before a model is loaded: rewards, data, answers."""
     make_objective(config)
+    make_trackers(config)
     for field, kind in (("engine", config.engine.kind), ("learner", config.learner.kind)):
         if kind != "torch":
             plugin(f"dapo.{field}s", kind, f"{field}.kind", ("torch",))
@@ -149,6 +156,11 @@ def make_grader(config: Config, scorer: Scorer, policy: Policy) -> GroupGrader:
     return GroupGrader(config, scorer.score, policy.decode, policy.eos_ids)
 
 
+def make_trackers(config: Config) -> list[Tracker]:
+    """The functions that `trackers` names."""
+    return [load_function(name, "trackers") for name in config.trackers]
+
+
 def make_stream(config: Config, data: LoadedData) -> PromptStream:
     """The training prompts in the order of the seed."""
     return PromptStream(
@@ -160,8 +172,22 @@ def make_stream(config: Config, data: LoadedData) -> PromptStream:
     )
 
 
-def build(config: Config, run: RunDirectory, view: View) -> Parts:
-    """All parts of a training run, checked in the order of their cost. Nothing is trained yet."""
+def build(
+    config: Config,
+    run: RunDirectory,
+    view: View,
+    found: checkpoint.Checkpoint | None = None,
+    allowed: Collection[str] = (),
+) -> Parts:
+    """All parts of a training run, checked in the order of their cost. Nothing is trained yet.
+
+    Args:
+        config: of the run.
+        run: its directory; held already when a run is resumed.
+        view: what a person sees.
+        found: the checkpoint that will be gone on from, if any.
+        allowed: what may differ from it, by name (see `manifest.ROOTS`).
+    """
     scorer, checked = check_inputs(config)
     import torch
 
@@ -171,27 +197,37 @@ def build(config: Config, run: RunDirectory, view: View) -> Parts:
     tokenizer = load_tokenizer(config.model)
     data = tokenise_data(config, checked, tokenizer)
     policy, learner_model, engine_model = load_policy(config, tokenizer)
-    for note in data.notes:
-        view.say(f"note: {note}")
-    view.say(data_line(data))
+    for line in [*(f"note: {note}" for note in data.notes), data_line(data)]:
+        view.say(line)
     reference = load_model(config.model, torch.float32, device) if config.algorithm.kl.place != "off" else None
-    engine = make_engine(config, engine_model, policy)
-    grader = make_grader(config, scorer, policy)
+    engine, grader = make_engine(config, engine_model, policy), make_grader(config, scorer, policy)
     learner = make_learner(config, learner_model, reference, dtype)
-    stream = make_stream(config, data)
-    run.hold()
-    record(run, config, data, learner_model)
+    digests = digests_of(config, checked, data, tokenizer, learner_model)
+    if not run.held:
+        run.hold(new=True)
+        record_start(run, config, data, digests)
+    else:
+        record_resume(run, config, digests, found, allowed, view)
     return Parts(
         config=config,
         engine=engine,
         learner=learner,
-        collector=Collector(config, engine, grader, stream.prompt),
+        collector=Collector(config, engine, grader, make_stream(config, data).prompt),
         grader=grader,
         holdout=data.holdout,
         eos_ids=policy.eos_ids,
         run=run,
         view=view,
-        save_tokenizer=policy.tokenizer.save_pretrained,
+        saver=Saver(
+            run,
+            config.checkpoint,
+            learner,
+            save_tokenizer=policy.tokenizer.save_pretrained,
+            digests=digests,
+            say=view.say,
+            saved=None if found is None else checkpoint.place_of(found.state),
+        ),
+        trackers=Trackers(make_trackers(config), view.say),
     )
 
 
@@ -203,57 +239,33 @@ def data_line(data: LoadedData) -> str:
     return f"data: {training} training prompts, {len(data.holdout)} evaluation prompts; left out: {left_out}"
 
 
-def record(run: RunDirectory, config: Config, data: LoadedData, model: Any) -> None:
-    """Writes config and manifest of a new run; holds a resumed one against its manifest.
-
-    Raises UserError when a resumed run's data, template or tokenizer are not the same.
-    """
-    prompts: list[Prompt] = [prompt for source in data.by_source for prompt in source]
-    digests = {"training_data": data_digest(prompts), "evaluation_data": data_digest(data.holdout)}
-    weights = weights_digest(model.named_parameters())
-    resolved = resolve(config)
-    if (run.path / "manifest.json").is_file():
-        before = run.read_json("manifest.json")["digests"]
-        for name, digest in digests.items():
-            if before[name] != digest:
-                raise UserError(
-                    f"--resume {run.path}: {name} is not what the run began with (problems, answers, template or "
-                    "tokenizer changed); start a new run"
-                )
-        run.write_json("config.resolved.json", resolved)
-        return
-    run.write_json(
-        "manifest.json",
-        {
-            "recipe": config.name,
-            "digests": {"config": config_digest(resolved), "starting_weights": weights, **digests},
-            "model": config.model.path,
-            "data": {
-                "training_prompts": len(prompts),
-                "evaluation_prompts": len(data.holdout),
-                "counts": dict(data.counts),
-                "notes": data.notes,
-            },
-            "code": code_revision(),
-            "versions": versions(),
-            "machine": machine(),
-        },
-    )
-    run.write_json("config.resolved.json", resolved)
-
-
 def config_of_run(run: RunDirectory) -> Config:
     """The configuration a run was started with."""
     return from_tree(run.read_json("config.resolved.json"))
 
 
-def resume(run: RunDirectory, config: Config, found: checkpoint.Checkpoint, view: View) -> tuple[Parts, TrainState]:
-    """Parts and state of a run at one of its checkpoints."""
-    view.say(f"resuming from {found.path} (step {found.state.step})")
-    parts = build(config, run, view)
+def resume(
+    run: RunDirectory,
+    config: Config,
+    found: checkpoint.Checkpoint | None,
+    view: View,
+    allowed: Collection[str] = (),
+) -> tuple[Parts, TrainState]:
+    """Parts and state of a run at its newest checkpoint, or at its start when it has none."""
+    run.hold(new=False)
+    for line in found.passed_over if found is not None else ():
+        logger.warning("%s", line)
+    if found is None:
+        view.say(f"{run.path}: stopped before its first checkpoint; starting again from step 0")
+        parts = build(config, run, view, None, allowed)
+        run.cut_after(-1)
+        return parts, TrainState()
+    state = found.state
+    view.say(f"resuming from {found.path} (step {state.step})")
+    parts = build(config, run, view, found, allowed)
     checkpoint.restore(found, parts.learner)
-    run.cut_after(found.state.step)
-    return parts, found.state
+    run.cut_after(state.step, sampled=state.step + (state.pending is not None))
+    return parts, state
 
 
 def with_overrides(config: Config, words: tuple[str, ...]) -> Config:

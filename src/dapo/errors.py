@@ -7,6 +7,8 @@
     │   ├── ModelError                    weights, tokenizer, template, architecture
     │   └── RewardError                   a reward function that can't be used
     ├── Stopped                  exit 3   stopped on purpose, state saved, resumable
+    │   ├── Interrupted                   a signal, at the next safe point
+    │   ├── SaveFailed                    a checkpoint could not be written; the older ones stand
     │   ├── SamplingExhausted             dynamic sampling could not fill the batch
     │   └── NonFiniteGradients            too many skipped updates in a row
     ├── CheckFailed              exit 4   the command ran; what it checked is not as it should be
@@ -55,6 +57,14 @@ class Stopped(DapoError):
     """The run stopped on purpose after saving its state; it can be resumed."""
 
     exit_code = 3
+
+
+class Interrupted(Stopped):
+    """A signal asked the run to stop, and what it was doing was given up."""
+
+
+class SaveFailed(Stopped):
+    """A checkpoint could not be written; the run can be resumed from the newest that stands."""
 
 
 class SamplingExhausted(Stopped):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dapo.config.schema import Config
-from dapo.errors import EngineError
-from dapo.grading import GroupGrader, mean_or_nan, rerun
+from dapo.errors import Interrupted
+from dapo.flight import Flight
+from dapo.grading import GroupGrader, mean_or_nan
 from dapo.rng import derive_seed
 from dapo.rollout.base import RolloutEngine
 from dapo.types import Finish, Group, Prompt, SamplingParams, Verdict
@@ -85,11 +85,17 @@ class Evaluation:
 
 
 def evaluate(
-    engine: RolloutEngine, grader: GroupGrader, prompts: Sequence[Prompt], config: Config, *, first_draw: int = 0
+    engine: RolloutEngine,
+    grader: GroupGrader,
+    prompts: Sequence[Prompt],
+    config: Config,
+    *,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Evaluation:
     """Samples eval.k responses for each prompt and grades them.
 
     Draw i is about prompt i, under the evaluation's own seed: the same draws at every evaluation.
+    Raises Interrupted when `stopped` says so between two polls.
     """
     settings = config.eval
     params = SamplingParams(
@@ -101,21 +107,19 @@ def evaluate(
         stop=config.sampling.stop,
     )
     start = time.perf_counter()
-    for place, prompt in enumerate(prompts):
-        engine.submit(first_draw + place, prompt, params)
+    flight = Flight(engine, params, config.engine.reruns)
     groups: dict[int, Group] = {}
-    reruns: Counter[int] = Counter()
-    while len(groups) < len(prompts):
-        for finished in engine.poll():
-            place = finished.draw - first_draw
-            if not 0 <= place < len(prompts) or finished.draw in groups:
-                raise EngineError(f"the engine finished draw {finished.draw}, which was not asked for")
-            prompt = prompts[place]
-            if any(response.finish is Finish.ABORT for response in finished.responses):
-                rerun(engine, finished.draw, prompt, params, reruns)
-                continue
-            groups[finished.draw] = grader.group(finished, prompt)
-    ordered = tuple(groups[first_draw + place] for place in range(len(prompts)))
+    try:
+        for draw, prompt in enumerate(prompts):
+            flight.submit(draw, prompt)
+        while flight:
+            if stopped():
+                raise Interrupted("the evaluation was given up")
+            for finished in flight.poll():
+                groups[finished.draw] = grader.group(finished, prompts[finished.draw])
+    finally:
+        flight.cancel()
+    ordered = tuple(groups[draw] for draw in range(len(prompts)))
     return summarise(ordered, settings.k, time.perf_counter() - start)
 
 

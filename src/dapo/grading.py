@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -11,10 +10,8 @@ import torch
 
 from dapo.algorithm import overlong_penalty
 from dapo.config.schema import Config
-from dapo.errors import EngineError
 from dapo.rng import Purpose, permutation
-from dapo.rollout.base import RolloutEngine
-from dapo.types import Finish, FinishedDraw, Group, Prompt, Response, Rollout, SamplingParams, Score
+from dapo.types import Finish, FinishedDraw, Group, Prompt, Response, Rollout, Score
 
 ScoreFunction = Callable[[Prompt, Sequence[str], Sequence[Sequence[int]]], list[Score]]
 DecodeFunction = Callable[[Sequence[int]], str]
@@ -64,17 +61,6 @@ class GroupGrader:
             )
             return float(penalty)
         return 0.0
-
-
-MAX_RERUNS = 3  # of one draw that the engine keeps aborting
-
-
-def rerun(engine: RolloutEngine, draw: int, prompt: Prompt, params: SamplingParams, reruns: Counter[int]) -> None:
-    """Submits an aborted draw again. Raises EngineError after MAX_RERUNS."""
-    reruns[draw] += 1
-    if reruns[draw] > MAX_RERUNS:
-        raise EngineError(f"the engine aborted draw {draw} {MAX_RERUNS + 1} times")
-    engine.submit(draw, prompt, params)
 
 
 def permute_scores(groups: Sequence[Group], seed: int, first_draw: int) -> list[Group]:

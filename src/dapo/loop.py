@@ -1,14 +1,17 @@
 """The data flow of a run, after Algorithm 1 of the paper. Knows Protocols, not backends.
 
-1  for step = 1..M
-2      sample a batch of prompts                               collector.collect
-3      pi_old <- pi_theta                                      engine.load_weights
-4      sample G responses for each prompt from pi_old          collector.collect
-5      compute rewards                                         collector.collect
-6-8    keep groups with 0 < right < G until the buffer is full collector.collect
-9      compute advantages                                      with_advantages
-10     for iteration = 1..mu                                   minibatches
-11         update pi_theta by the objective (Eq. 8)            learner.update
+1  for step = 1..M                                             train
+2      sample a batch of prompts                               sample: collector.collect
+3      pi_old <- pi_theta                                      finish: engine.load_weights
+4      sample G responses for each prompt from pi_old          sample: collector.collect
+5      compute rewards                                         sample: collector.collect
+6-8    keep groups with 0 < right < G until the buffer is full sample: collector.collect
+9      compute advantages                                      sample: with_advantages
+10     for iteration = 1..mu                                   train
+11         update pi_theta by the objective (Eq. 8)            update: learner.update
+
+Between any two of these calls the state is whole: it can be saved, and going on from it gives the
+same bits as never having stopped.
 """
 
 from __future__ import annotations
@@ -16,23 +19,25 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from dapo.batch import make_batch, minibatches, with_advantages
 from dapo.config.schema import Config
-from dapo.errors import EngineError, NonFiniteGradients, SamplingExhausted, Stopped
+from dapo.errors import EngineError, Interrupted, NonFiniteGradients, SaveFailed, Stopped
 from dapo.evaluate import Evaluation, evaluate
 from dapo.grading import GroupGrader, mean_or_nan
 from dapo.learner.base import Learner
+from dapo.ledger import history_after, ledger, totals
 from dapo.rollout.base import RolloutEngine
-from dapo.run import checkpoint
 from dapo.run.directory import RunDirectory
+from dapo.run.saver import Saver
 from dapo.run.signals import StopRequest
+from dapo.run.trackers import Trackers
 from dapo.run.view import View
-from dapo.sampling import Collected, Collector, ledger
-from dapo.types import Batch, Group, Prompt, StepReport, TrainState
+from dapo.sampling import Collector, check_filled
+from dapo.types import Batch, Group, Pending, Prompt, StepReport, TrainState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,99 +53,194 @@ class Parts:
     eos_ids: Sequence[int]
     run: RunDirectory
     view: View
-    save_tokenizer: Callable[[Path], None]
+    saver: Saver
+    trackers: Trackers
 
 
 def train(parts: Parts, state: TrainState, on_step: Callable[[StepReport], None] | None = None) -> TrainState:
     """Trains from a state to the last step; returns the final state.
 
     Raises:
-        Stopped: a signal, exhausted sampling or too many non-finite gradients; the state is saved.
+        Stopped: a signal, exhausted sampling, a failed save or too many non-finite gradients; but for
+            the failed save the state is saved.
     """
-    config, view = parts.config, parts.view
-    parts.engine.load_weights(state.version, parts.learner.export_weights())
-    saved = state.step if state.step else None  # the step of the newest checkpoint
-    if state.step == 0 and parts.holdout and config.eval.before and not parts.run.metrics():
-        parts.run.append_metrics(0, run_evaluation(parts, 0).metrics())
-    view.begin()
-    with StopRequest(view.say) as stop:
+    config, view, saver = parts.config, parts.view, parts.saver
+    with StopRequest(view.say) as stop, saver:
+        with saved_on_error(parts, state):
+            begin(parts, state, stop)
         while state.step < config.train.num_steps:
-            try:
-                state, metrics = train_step(parts, state)
-            except SamplingExhausted:
-                if saved != state.step:
-                    save(parts, state)
-                raise
-            if parts.holdout and _due(state.step, config.eval.every, config.train.num_steps):
-                metrics |= run_evaluation(parts, state.step).metrics()
-            parts.run.append_metrics(state.step, metrics)
-            view.step(state.step, metrics)
-            if on_step is not None:
-                on_step(StepReport(step=state.step, metrics=metrics))
-            given_up = state.nonfinite_in_a_row >= config.train.max_nonfinite_updates
-            if _due(state.step, config.checkpoint.every, config.train.num_steps) or stop.requested or given_up:
-                saved = save(parts, state)
-            if given_up:
-                raise NonFiniteGradients(
-                    f"{state.nonfinite_in_a_row} updates in a row had non-finite gradients "
-                    "(train.max_nonfinite_updates); lower train.learning_rate or set algorithm.log_ratio_clamp"
-                )
-            if stop.requested and state.step < config.train.num_steps:
-                raise Stopped(f"stopped after step {state.step}; go on with: dapo train --resume {parts.run.path}")
+            saver.check()
+            if state.pending is None:
+                with saved_on_error(parts, state):
+                    state = sample(parts, state, stop)
+            while state.pending is not None and state.pending.minibatches:
+                leave_if_asked(parts, state, stop)
+                state = update(parts, state)
+            with saved_on_error(parts, state):
+                state, metrics = finish(parts, state, stop)
+            report(parts, state, metrics, on_step)
+            if _due(state.step, config.checkpoint.every, config.train.num_steps):
+                saver.save(state, learning_rate(state.step, config))
+            stop_if_diverged(parts, state)
+            if state.step < config.train.num_steps:
+                leave_if_asked(parts, state, stop)
+        saver.wait(final=True)
     return state
 
 
-def train_step(parts: Parts, state: TrainState) -> tuple[TrainState, dict[str, float]]:
-    """One rollout step: sample, filter, weigh, update, hand the new policy to the engine."""
-    config, learner, view = parts.config, parts.learner, parts.view
-    step, start = state.step + 1, time.perf_counter()
-    view.phase("sampling")
-    collected = parts.collector.collect(state.next_draw)
+def begin(parts: Parts, state: TrainState, stop: StopRequest) -> None:
+    """Hands the policy to the engine; evaluates it before the very first step."""
+    parts.engine.load_weights(state.version, parts.learner.export_weights())
+    fresh = state.step == 0 and state.pending is None and not parts.run.metrics()
+    if fresh and parts.holdout and parts.config.eval.before:
+        parts.run.append_metrics(0, run_evaluation(parts, 0, stop).metrics())
+    parts.view.begin()
+
+
+def sample(parts: Parts, state: TrainState, stop: StopRequest) -> TrainState:
+    """Lines 2 to 9: fills a batch and fixes old log-probs, advantages and denominators of its updates."""
+    config, start, step = parts.config, time.perf_counter(), state.step + 1
+    parts.view.phase("sampling")
+    given_up = (lambda: stop.requested) if config.checkpoint.on_signal == "step_start" else (lambda: False)
+    collected = parts.collector.collect(state, given_up)
+    after = replace(state, next_draw=collected.next_draw, next_place=collected.next_place)
     if collected.short:
-        view.say(collected.short)
-    check_versions(collected.kept, state.version)
-    view.phase("training")
-    train_start = time.perf_counter()
-    batch, mismatch = with_policies(make_batch(collected.kept, parts.eos_ids, config), parts)
+        unfinished = replace(after, carried=collected.groups, unfinished_draws=len(collected.groups))
+        with saved_on_error(parts, unfinished):
+            check_filled(collected, config)
+        parts.view.say(collected.short)
+    check_versions(collected.kept, state.version, config.sampling.max_staleness)
+    metrics = ledger(collected, state, config)
+    sums = totals(state.totals, metrics)
+    batch_start = time.perf_counter()
+    batch, mismatch = with_policies(make_batch(collected.kept, parts.eos_ids, config), collected.kept, parts, state)
     batch = with_advantages(batch, collected.kept, config)
-    rate = learning_rate(step, config)
-    updates = [learner.update(minibatch, rate) for minibatch in minibatches(batch, config, learner.cut)]
-    parts.engine.load_weights(step, learner.export_weights())
-    train_seconds = time.perf_counter() - train_start
+    left = tuple(minibatches(batch, config, parts.learner.cut))
     if _due(step, config.log.rollouts_every, 0):
-        parts.run.write_rollouts(step, collected.groups, collected.kept)
-    metrics = ledger(collected, config) | step_metrics(updates, mismatch, batch, collected)
+        parts.run.write_rollouts(step, (*collected.taken, *collected.surplus), collected.kept)
+    metrics |= sums | batch_metrics(batch, mismatch)
+    metrics |= {"time/train_s": time.perf_counter() - batch_start, "time/step_s": time.perf_counter() - start}
+    return replace(
+        after,
+        carried=collected.left,
+        unfinished_draws=0,
+        pending=Pending(minibatches=left, metrics=metrics),
+        score=None,
+        history=history_after(state.history, collected, step),
+        totals=sums,
+    )
+
+
+def update(parts: Parts, state: TrainState) -> TrainState:
+    """Lines 10 and 11: one optimiser step on the next mini-batch."""
+    pending, start = state.pending, time.perf_counter()
+    assert pending is not None
+    parts.view.phase("training")
+    metrics = parts.learner.update(pending.minibatches[0], learning_rate(state.step + 1, parts.config))
+    seconds = time.perf_counter() - start
+    spent = {name: pending.metrics[name] + seconds for name in ("time/train_s", "time/step_s")}
+    return replace(
+        state,
+        nonfinite_in_a_row=state.nonfinite_in_a_row + 1 if metrics["grad/nonfinite"] else 0,
+        pending=Pending(
+            minibatches=pending.minibatches[1:],
+            updates=(*pending.updates, metrics),
+            metrics={**pending.metrics, **spent},
+        ),
+    )
+
+
+def finish(parts: Parts, state: TrainState, stop: StopRequest) -> tuple[TrainState, dict[str, float]]:
+    """Line 3 of the next step: the new policy goes to the engine. Evaluates it where that is due."""
+    assert state.pending is not None
+    step, start = state.step + 1, time.perf_counter()
+    parts.engine.load_weights(step, parts.learner.export_weights())
+    metrics = {**state.pending.metrics, **update_metrics(state.pending)}
+    metrics["time/step_s"] += time.perf_counter() - start
+    if parts.holdout and _due(step, parts.config.eval.every, parts.config.train.num_steps):
+        metrics |= run_evaluation(parts, step, stop).metrics()
     metrics |= {
         "train/policy_version": float(step),
-        "time/train_s": train_seconds,
-        "time/step_s": time.perf_counter() - start,
+        "checkpoint/failed_saves": float(parts.saver.failed),
+        "trackers/failures": float(parts.trackers.failures),
         "memory/peak_gb": peak_memory_gb(),
     }
-    new_state = TrainState(
-        step=step,
-        version=step,
-        next_draw=collected.next_draw,
-        nonfinite_in_a_row=nonfinite_in_a_row(state.nonfinite_in_a_row, updates),
-    )
-    return new_state, metrics
+    return replace(state, step=step, version=step, pending=None, score=score(metrics)), metrics
 
 
-def check_versions(groups: Sequence[Group], version: int) -> None:
-    """Law 6: without allowed staleness every token was sampled by the step's own policy."""
+def report(
+    parts: Parts, state: TrainState, metrics: dict[str, float], on_step: Callable[[StepReport], None] | None
+) -> None:
+    """A finished step, for everyone who listens; the run's own file comes first."""
+    parts.run.append_metrics(state.step, metrics)
+    parts.view.step(state.step, metrics)
+    parts.trackers.log(state.step, metrics)
+    if on_step is not None:
+        on_step(StepReport(step=state.step, metrics=metrics))
+
+
+# --- stopping -------------------------------------------------------------------------------------
+
+
+@contextmanager
+def saved_on_error(parts: Parts, state: TrainState) -> Iterator[None]:
+    """Whatever goes wrong inside, the state from before it is saved; then the error goes on."""
+    try:
+        yield
+    except Interrupted as error:
+        parts.saver.ensure(state, learning_rate(state.step, parts.config))
+        raise Interrupted(f"{error}; {_where(parts, state)}") from None
+    except Exception:
+        try:
+            parts.saver.ensure(state, learning_rate(state.step, parts.config))
+        except SaveFailed as failure:  # the first error is the one to tell
+            parts.view.say(f"{failure}")
+        raise
+
+
+def leave_if_asked(parts: Parts, state: TrainState, stop: StopRequest) -> None:
+    """After a signal: saves the state and raises Stopped."""
+    if stop.requested:
+        parts.saver.ensure(state, learning_rate(state.step, parts.config))
+        raise Stopped(_where(parts, state))
+
+
+def stop_if_diverged(parts: Parts, state: TrainState) -> None:
+    """Saves the state and raises NonFiniteGradients after too many skipped updates in a row."""
+    if state.nonfinite_in_a_row >= parts.config.train.max_nonfinite_updates:
+        parts.saver.ensure(state, learning_rate(state.step, parts.config))
+        raise NonFiniteGradients(
+            f"{state.nonfinite_in_a_row} updates in a row had non-finite gradients "
+            "(train.max_nonfinite_updates); lower train.learning_rate or set algorithm.log_ratio_clamp"
+        )
+
+
+def _where(parts: Parts, state: TrainState) -> str:
+    within = f", {len(state.pending.updates)} updates into step {state.step + 1}" if state.pending is not None else ""
+    return f"stopped after step {state.step}{within}; go on with: dapo train --resume {parts.run.path}"
+
+
+# --- what a step is made of -----------------------------------------------------------------------
+
+
+def check_versions(groups: Sequence[Group], version: int, max_staleness: int) -> None:
+    """Law 6: every token was sampled by the step's own policy, or by one at most so many versions older."""
     for group in groups:
         for rollout in group.rollouts:
-            if stale := [v for v, _ in rollout.response.token_versions if v != version]:
-                raise EngineError(
-                    f"draw {group.draw} holds tokens of policy version {stale[0]}, but the step starts from "
-                    f"{version}; the engine did not take the new weights"
-                )
+            for v, _ in rollout.response.token_versions:
+                if not version - max_staleness <= v <= version:
+                    raise EngineError(
+                        f"draw {group.draw} holds tokens of policy version {v}, but the step starts from {version} "
+                        f"and sampling.max_staleness is {max_staleness}; the engine did not take the new weights"
+                    )
 
 
-def with_policies(batch: Batch, parts: Parts) -> tuple[Batch, float | None]:
+def with_policies(batch: Batch, groups: Sequence[Group], parts: Parts, state: TrainState) -> tuple[Batch, float | None]:
     """Fixes the old (and reference) log-probs of the step; returns the engine/learner gap if measured.
 
-    With old_logprobs = "engine" the gap is measured by the first update instead, whose weights are
-    still those that the engine sampled with.
+    The gap is over tokens that the present policy sampled: carried ones differ because the policy moved
+    (NaN where there are no others). With old_logprobs = "engine" it is measured by the first update
+    instead, whose weights are still those that the engine sampled with.
     """
     algorithm = parts.config.algorithm
     gap: float | None = None
@@ -148,8 +248,10 @@ def with_policies(batch: Batch, parts: Parts) -> tuple[Batch, float | None]:
         batch = replace(batch, old_logprobs=batch.engine_logprobs)
     else:
         old = parts.learner.logprobs(batch)
-        difference = (old - batch.engine_logprobs)[batch.loss_mask]
-        gap = float(difference.abs().double().mean()) if len(difference) else 0.0
+        fresh = [all(v == state.version for v, _ in r.response.token_versions) for g in groups for r in g.rollouts]
+        rows = [row for row, is_fresh in enumerate(fresh) if is_fresh]
+        difference = (old - batch.engine_logprobs)[rows][batch.loss_mask[rows]]
+        gap = float(difference.abs().double().mean()) if len(difference) else (0.0 if rows else float("nan"))
         batch = replace(batch, old_logprobs=old)
     if algorithm.kl.place != "off":
         batch = replace(batch, ref_logprobs=parts.learner.logprobs(batch, reference=True))
@@ -162,49 +264,48 @@ def learning_rate(step: int, config: Config) -> float:
     return train.learning_rate * min(1.0, step / (train.warmup_rollout_steps + 1))
 
 
-def step_metrics(
-    updates: Sequence[Mapping[str, float]], mismatch: float | None, batch: Batch, collected: Collected
-) -> dict[str, float]:
-    """Means over the step's updates; maxima and counts where the name says so."""
-    names = sorted({name for update in updates for name in update})
-    metrics = {name: mean_or_nan([update[name] for update in updates if name in update]) for name in names}
-    metrics["ratio/max"] = max((update.get("ratio/max", 0.0) for update in updates), default=0.0)
-    metrics["grad/nonfinite_updates"] = sum(update["grad/nonfinite"] for update in updates)
-    metrics.pop("grad/nonfinite", None)
-    first = updates[0].get("ratio/logprob_abs_mean", 0.0) if updates else 0.0
-    metrics["mismatch/logprob_abs_mean"] = first if mismatch is None else mismatch
-    metrics["train/updates"] = float(len(updates))
-    metrics["tokens/loss"] = float(batch.loss_mask.sum())
+def batch_metrics(batch: Batch, mismatch: float | None) -> dict[str, float]:
+    """Of what a step trains on, before its updates."""
     advantages, tokens = batch.advantages.double(), batch.loss_tokens.double()
-    metrics["advantage/abs_mean"] = float(advantages.abs().mean())
-    metrics["advantage/length_weighted_mean"] = float((advantages * tokens).sum() / tokens.sum().clamp_min(1))
+    metrics = {
+        "tokens/loss": float(batch.loss_mask.sum()),
+        "advantage/abs_mean": float(advantages.abs().mean()),
+        "advantage/length_weighted_mean": float((advantages * tokens).sum() / tokens.sum().clamp_min(1)),
+    }
+    return metrics if mismatch is None else metrics | {"mismatch/logprob_abs_mean": mismatch}
+
+
+def update_metrics(pending: Pending) -> dict[str, float]:
+    """Means over the step's updates; maxima and counts where the name says so."""
+    updates: Sequence[Mapping[str, float]] = pending.updates
+    names = sorted({name for one in updates for name in one})
+    metrics = {name: mean_or_nan([one[name] for one in updates if name in one]) for name in names}
+    metrics["ratio/max"] = max((one.get("ratio/max", 0.0) for one in updates), default=0.0)
+    metrics["grad/nonfinite_updates"] = sum(one["grad/nonfinite"] for one in updates)
+    metrics.pop("grad/nonfinite", None)
+    if "mismatch/logprob_abs_mean" not in pending.metrics:
+        metrics["mismatch/logprob_abs_mean"] = updates[0].get("ratio/logprob_abs_mean", 0.0) if updates else 0.0
+    metrics["train/updates"] = float(len(updates))
     return metrics
 
 
-def nonfinite_in_a_row(before: int, updates: Sequence[Mapping[str, float]]) -> int:
-    """Skipped updates since the last good one."""
-    for update in updates:
-        before = before + 1 if update["grad/nonfinite"] else 0
-    return before
+def score(metrics: Mapping[str, float]) -> float | None:
+    """What `checkpoint.keep_best` compares: eval accuracy, or mean reward where there is none."""
+    for name in ("eval/accuracy", "eval/reward_mean"):
+        value = metrics.get(name, float("nan"))
+        if value == value:
+            return value
+    return None
 
 
-def run_evaluation(parts: Parts, step: int) -> Evaluation:
-    """Evaluates the engine's policy on the held-out prompts and writes eval/."""
+def run_evaluation(parts: Parts, step: int, stop: StopRequest) -> Evaluation:
+    """Evaluates the engine's policy on the held-out prompts and writes eval/. A signal gives it up."""
     parts.view.phase("evaluating")
-    result = evaluate(parts.engine, parts.grader, parts.holdout, parts.config)
+    result = evaluate(parts.engine, parts.grader, parts.holdout, parts.config, stopped=lambda: stop.requested)
     parts.run.write_json(f"eval/step_{step:06d}.json", {"step": step} | result.summary())
     parts.run.write_rollouts(step, result.groups, result.groups, "eval")
     parts.view.say(f"evaluation at step {step}: {result.line()}")
     return result
-
-
-def save(parts: Parts, state: TrainState) -> int:
-    """Writes a checkpoint; returns its step."""
-    parts.view.phase("saving")
-    folder = parts.run.checkpoints
-    folder.mkdir(exist_ok=True)
-    checkpoint.save(folder, state, parts.learner, parts.save_tokenizer, parts.config.checkpoint.keep_last)
-    return state.step
 
 
 def _due(step: int, every: int | None, last: int) -> bool:

@@ -1,26 +1,35 @@
-"""Dynamic sampling (section 3.2): fill a batch with informative groups, and account for the rest.
+"""Dynamic sampling (section 3.2): fill a batch with informative groups, cut in draw order.
 
-Schedule `rounds`: draw gen_prompts, generate all, grade, keep informative groups, repeat until
-prompts_per_step stand, at most max_rounds; whole rounds are consumed. The batch is cut in DRAW
-order, never in finishing order: short answers finish first, and taking the first to finish
-would train on them more. Groups past the cut are surplus; they are counted and discarded.
+Draws are graded in draw order, and the batch is full at M, the draw at which the N-th informative
+group stands. Finishing order never counts: short answers finish first, and taking the first to
+finish would train on them more. How many draws may be in flight depends on draw counts and on the
+grades before them, never on the clock; so what is kept is a function of the seed.
+
+`rounds`     whole rounds of gen_prompts draws, until N groups stand (the paper's code).
+`streaming`  a moving window of gen_prompts draws; what is in flight at M is cancelled unseen.
+
+Past M, `discard` lets groups go; their prompts come back, under new draw indices where they were
+cancelled. `carry` finishes the draws M < i <= M + K, K <= N * max_staleness, and the next step begins
+with them, in order. A queue of K groups is used up in at most max_staleness steps, because a step
+takes at least N of them; that is how admission bounds staleness.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from dapo.algorithm import informative, spread
-from dapo.config.schema import Config
-from dapo.errors import ConfigError, EngineError, RewardError, SamplingExhausted
-from dapo.grading import GroupGrader, mean_or_nan, permute_scores, rerun
+from dapo.config.schema import Config, SamplingConfig
+from dapo.difficulty import History, resting
+from dapo.errors import ConfigError, Interrupted, RewardError, SamplingExhausted
+from dapo.flight import Flight
+from dapo.grading import GroupGrader, permute_scores
 from dapo.rollout.base import RolloutEngine
-from dapo.types import Finish, Group, Prompt, SamplingParams, Verdict
+from dapo.types import FinishedDraw, Group, Prompt, SamplingParams, TrainState, Verdict
 
 PromptSource = Callable[[int], Prompt | None]
 
@@ -30,18 +39,42 @@ class Collected:
     """The outcome of one filling.
 
     kept: the groups to train on, in draw order. groups: every graded group, in draw order.
-    next_draw: where the next step starts. cut: M, draws up to the last kept one. short: why
-    fewer than prompts_per_step were kept, or an empty string.
+    cut: M, how many of these the filling took. carried: how many after them open the next step; the
+    rest is surplus. carried_in: how many came from the step before. cancelled: draws in flight at
+    the cut. next_draw, next_place: where the next step starts. skipped: prompts left out by the
+    curriculum. failures, lost_tokens: see Flight. short: why fewer than N were kept, or "".
     """
 
     kept: tuple[Group, ...]
     groups: tuple[Group, ...]
-    next_draw: int
     cut: int
-    rounds: int
-    rollout_seconds: float
-    grade_seconds: float
+    next_draw: int
+    next_place: int
+    carried: int = 0
+    carried_in: int = 0
+    cancelled: int = 0
+    skipped: int = 0
+    failures: int = 0
+    lost_tokens: int = 0
+    rounds: int = 0
+    rollout_seconds: float = 0.0
+    grade_seconds: float = 0.0
     short: str = ""
+
+    @property
+    def taken(self) -> tuple[Group, ...]:
+        """The groups up to the cut."""
+        return self.groups[: self.cut]
+
+    @property
+    def left(self) -> tuple[Group, ...]:
+        """The groups that open the next step."""
+        return self.groups[self.cut : self.cut + self.carried]
+
+    @property
+    def surplus(self) -> tuple[Group, ...]:
+        """Graded groups that nobody will use."""
+        return self.groups[self.cut + self.carried :]
 
 
 def keep_mask(groups: Sequence[Group], rule: str) -> list[bool]:
@@ -55,6 +88,44 @@ def keep_mask(groups: Sequence[Group], rule: str) -> list[bool]:
     return informative(correct).tolist()
 
 
+def block_size(sampling: SamplingConfig) -> int:
+    """Draws of one round, or in flight at one time."""
+    return sampling.gen_prompts or sampling.prompts_per_step
+
+
+def draws_allowed(sampling: SamplingConfig, *, started: int, graded: int, kept: int) -> int:
+    """How many draws of a filling may have been started, once `graded` are graded and `kept` informative.
+
+    rounds: the next round when all that was started is graded. streaming: graded + gen_prompts. Never
+    more than max_rounds * gen_prompts, and none once N groups stand.
+
+    >>> s = SamplingConfig(schedule="streaming", prompts_per_step=2, gen_prompts=3, max_rounds=2)
+    >>> [draws_allowed(s, started=3, graded=g, kept=k) for g, k in [(0, 0), (2, 1), (5, 1), (2, 2)]]
+    [3, 5, 6, 3]
+    """
+    size, wanted = block_size(sampling), sampling.prompts_per_step
+    limit = sampling.max_rounds * size
+    if kept >= wanted:
+        return started
+    if sampling.schedule == "rounds":
+        return started + size if graded == started < limit else started
+    if sampling.filter == "off":
+        limit = min(limit, wanted)
+    return max(started, min(graded + size, limit))
+
+
+def rollout_params(config: Config) -> SamplingParams:
+    """How training rollouts are sampled: no top-p, the run's seed."""
+    sampling = config.sampling
+    return SamplingParams(
+        temperature=sampling.temperature,
+        max_new_tokens=sampling.max_response_tokens,
+        n=sampling.responses_per_prompt,
+        seed=config.train.seed,
+        stop=sampling.stop,
+    )
+
+
 class Collector:
     """Fills batches from an engine.
 
@@ -62,85 +133,136 @@ class Collector:
         config: of the run.
         engine: samples draws.
         grader: grades them.
-        prompt: the prompt of a draw index; None past the end of the data.
+        prompt: the prompt at a place of the stream; None past the end of the data.
     """
 
     def __init__(self, config: Config, engine: RolloutEngine, grader: GroupGrader, prompt: PromptSource) -> None:
         self._config, self._engine, self._grader, self._prompt = config, engine, grader, prompt
-        sampling = config.sampling
-        self._params = SamplingParams(
-            temperature=sampling.temperature,
-            max_new_tokens=sampling.max_response_tokens,
-            n=sampling.responses_per_prompt,
-            seed=config.train.seed,
-            stop=sampling.stop,
-        )
 
-    def collect(self, first_draw: int) -> Collected:
-        """Groups for one step, from draw `first_draw` on.
+    def collect(self, state: TrainState, stopped: Callable[[], bool] = lambda: False) -> Collected:
+        """Groups for the step after a state: its carried groups first, then new draws.
+
+        Args:
+            state: gives carried groups, draw cursor, place in the stream and history.
+            stopped: asked between polls; True gives the filling up.
 
         Raises:
-            SamplingExhausted, ConfigError: the batch could not be filled, as `sampling.on_exhausted` says.
-            RewardError: more scores of a round failed than `reward.max_error_fraction`.
+            Interrupted: `stopped` said so; nothing is in flight any more.
+            RewardError: more scores of a block failed than `reward.max_error_fraction`.
+            EngineError: the engine failed more often than `engine.reruns`.
         """
-        sampling = self._config.sampling
-        wanted, size = sampling.prompts_per_step, sampling.gen_prompts or sampling.prompts_per_step
-        limit = sampling.max_rounds
-        groups: list[Group] = []
-        rollout_seconds = grade_seconds = 0.0
-        rounds, ended = 0, False
-        while sum(keep_mask(groups, sampling.filter)) < wanted and rounds < limit and not ended:
-            prompts = [self._prompt(first_draw + len(groups) + i) for i in range(size)]
-            present = [prompt for prompt in prompts if prompt is not None]
-            ended = len(present) < size
-            new, rollout_s, grade_s = self._round(first_draw + len(groups), present)
-            groups += new
-            rollout_seconds, grade_seconds = rollout_seconds + rollout_s, grade_seconds + grade_s
-            rounds += 1
-        mask = keep_mask(groups, sampling.filter)
-        places = [place for place, keep in enumerate(mask) if keep][:wanted]
-        short = "" if len(places) == wanted else self._exhausted(groups, len(places), rounds, ended)
-        return Collected(
-            kept=tuple(groups[place] for place in places),
-            groups=tuple(groups),
-            next_draw=first_draw + len(groups),
-            cut=places[-1] + 1 if places else len(groups),
-            rounds=rounds,
-            rollout_seconds=rollout_seconds,
-            grade_seconds=grade_seconds,
-            short=short,
-        )
+        filling = _Filling(self._config, self._engine, self._grader, self._prompt, state)
+        try:
+            return filling.run(stopped)
+        finally:
+            filling.flight.cancel()
 
-    def _round(self, first: int, prompts: Sequence[Prompt]) -> tuple[list[Group], float, float]:
-        """Generates and grades the draws first, first + 1, ...; in draw order."""
+
+class _Filling:
+    """One filling, from the first draw to the cut."""
+
+    def __init__(
+        self, config: Config, engine: RolloutEngine, grader: GroupGrader, prompt: PromptSource, state: TrainState
+    ) -> None:
+        self._config, self._grader, self._state = config, grader, state
+        self.flight = Flight(engine, rollout_params(config), config.engine.reruns)
+        self._places = _Places(prompt, state, config.sampling)
+        self._started = len(state.carried)
+        self._prompts: list[Prompt] = []  # of new draws
+        self._held: dict[int, FinishedDraw] = {}  # finished, waiting for lower draws to be graded
+        self._block: list[Group] = []  # graded, of a round that is not complete
+        self._groups: list[Group] = []
+        self._kept: list[int] = []  # places in _groups
+        self._rounds = 0
+        self._grade_seconds = 0.0
+
+    def run(self, stopped: Callable[[], bool]) -> Collected:
         start = time.perf_counter()
-        for offset, prompt in enumerate(prompts):
-            self._engine.submit(first + offset, prompt, self._params)
-        waiting = set(range(first, first + len(prompts)))
-        reruns: Counter[int] = Counter()
-        graded: dict[int, Group] = {}
-        grade_seconds = 0.0
-        while waiting:
-            for finished in self._engine.poll():
-                if finished.draw not in waiting:
-                    raise EngineError(f"the engine finished draw {finished.draw}, which was not asked for")
-                prompt = prompts[finished.draw - first]
-                if any(response.finish is Finish.ABORT for response in finished.responses):
-                    # Failure goes with length: an aborted draw is run again whole, never skipped.
-                    rerun(self._engine, finished.draw, prompt, self._params, reruns)
-                    continue
-                waiting.discard(finished.draw)
-                grading = time.perf_counter()
-                graded[finished.draw] = self._grader.group(finished, prompt)
-                grade_seconds += time.perf_counter() - grading
-        groups = [graded[first + offset] for offset in range(len(prompts))]
-        self._check_errors(groups)
-        if self._config.reward.placebo:
-            groups = permute_scores(groups, self._config.train.seed, first)
-        return groups, time.perf_counter() - start - grade_seconds, grade_seconds
+        for group in self._state.carried:
+            if self._full():
+                break
+            self._take([group])
+        taken_over = len(self._groups)
+        while not self._done():
+            self._start_draws()
+            if not self.flight:
+                break
+            if stopped():
+                raise Interrupted("sampling was given up before its batch was full")
+            self._held.update((finished.draw, finished) for finished in self.flight.poll())
+            self._grade_in_order()
+        self._check_errors()
+        self._groups += self._state.carried[taken_over:]
+        return self._collected(time.perf_counter() - start)
 
-    def _check_errors(self, groups: Sequence[Group]) -> None:
-        verdicts = [r.score.verdict for group in groups for r in group.rollouts]
+    # --- starting draws ---------------------------------------------------------------------------
+
+    def _start_draws(self) -> None:
+        before = self._started
+        allowed = draws_allowed(
+            self._config.sampling, started=self._started, graded=len(self._groups), kept=len(self._kept)
+        )
+        while self._started < allowed and (prompt := self._places.next()) is not None:
+            self._prompts.append(prompt)
+            self._started += 1
+            self.flight.submit(self._state.next_draw + len(self._prompts) - 1, prompt)
+        self._rounds += self._started > before
+
+    # --- grading in draw order --------------------------------------------------------------------
+
+    def _grade_in_order(self) -> None:
+        """Grades what stands next in draw order; the window moves by one draw at a time."""
+        while not self._done():
+            number = len(self._groups) + len(self._block) - len(self._state.carried)
+            finished = self._held.pop(self._state.next_draw + number, None)
+            if finished is None:
+                return
+            start = time.perf_counter()
+            self._block.append(self._grader.group(finished, self._prompts[number]))
+            self._grade_seconds += time.perf_counter() - start
+            sampling = self._config.sampling
+            if sampling.schedule == "streaming":
+                self._take(self._block)
+                self._start_draws()
+            elif len(self._groups) + len(self._block) == self._started:
+                if self._config.reward.placebo:
+                    self._block = permute_scores(self._block, self._config.train.seed, self._block[0].draw)
+                self._take(self._block)
+
+    def _take(self, groups: list[Group]) -> None:
+        """Looks at graded groups: which are kept, whether grading itself fails."""
+        for group in groups:
+            if keep_mask([group], self._config.sampling.filter)[0]:
+                self._kept.append(len(self._groups))
+            self._groups.append(group)
+            if len(self._groups) % block_size(self._config.sampling) == 0:
+                self._check_errors()
+        self._block = []
+
+    def _full(self) -> bool:
+        return len(self._kept) >= self._config.sampling.prompts_per_step
+
+    def _cut(self) -> int:
+        """M: groups up to the N-th kept one."""
+        return self._kept[self._config.sampling.prompts_per_step - 1] + 1
+
+    def _carried(self) -> int:
+        """K: how many started draws past the cut open the next step."""
+        sampling = self._config.sampling
+        if sampling.surplus == "discard":
+            return 0
+        return min(self._started - self._cut(), sampling.prompts_per_step * sampling.max_staleness)
+
+    def _done(self) -> bool:
+        if not self._full():
+            return False
+        if self._config.sampling.schedule == "rounds":
+            return max(len(self._groups), len(self._state.carried)) >= self._started
+        return max(len(self._groups), len(self._state.carried)) >= self._cut() + self._carried()
+
+    def _check_errors(self) -> None:
+        block = self._groups[-block_size(self._config.sampling) :]
+        verdicts = [r.score.verdict for group in block for r in group.rollouts]
         errors = sum(verdict is Verdict.ERROR for verdict in verdicts)
         limit = self._config.reward.max_error_fraction
         if errors > limit * len(verdicts):
@@ -149,89 +271,102 @@ class Collector:
                 "mend the reward function (log.txt holds its messages)"
             )
 
-    def _exhausted(self, groups: Sequence[Group], kept: int, rounds: int, ended: bool) -> str:
-        """Applies `on_exhausted`: the reason to train short, or an error."""
-        sampling = self._config.sampling
-        size = sampling.responses_per_prompt
-        right = sum(group.num_correct == size for group in groups)
+    # --- the outcome ------------------------------------------------------------------------------
+
+    def _collected(self, seconds: float) -> Collected:
+        sampling, state = self._config.sampling, self._state
+        wanted = sampling.prompts_per_step
+        short = "" if self._full() else self._why_short()
+        cut = len(self._groups) if short else self._cut()
+        streaming = sampling.schedule == "streaming"
+        cancelled = len(self.flight) + len(self._held)
+        self.flight.lost_tokens += sum(r.num_tokens for done in self._held.values() for r in done.responses)
+        self.flight.cancel()
+        new = len(self._groups) - len(state.carried)
+        return Collected(
+            kept=tuple(self._groups[place] for place in self._kept[:wanted]),
+            groups=tuple(self._groups),
+            cut=cut,
+            carried=0 if short else self._carried(),
+            carried_in=len(state.carried),
+            cancelled=cancelled,
+            next_draw=state.next_draw + (sampling.max_rounds * block_size(sampling) if streaming else new),
+            next_place=self._places.after(new),
+            skipped=self._places.skipped(new),
+            failures=self.flight.failures,
+            lost_tokens=self.flight.lost_tokens,
+            rounds=self._rounds,
+            rollout_seconds=seconds - self._grade_seconds,
+            grade_seconds=self._grade_seconds,
+            short=short,
+        )
+
+    def _why_short(self) -> str:
+        sampling, groups = self._config.sampling, self._groups
+        right = sum(group.num_correct == len(group.rollouts) for group in groups)
         wrong = sum(group.num_correct == 0 for group in groups)
-        why = "the data ended" if ended else f"{rounds} rounds are the limit (sampling.max_rounds)"
-        reason = (
-            f"dynamic sampling kept {kept} of {sampling.prompts_per_step} groups out of {len(groups)} draws "
+        limit = f"{sampling.max_rounds} rounds are the limit (sampling.max_rounds)"
+        if sampling.schedule == "streaming":
+            draws = sampling.max_rounds * block_size(sampling)
+            limit = f"{draws} draws are the limit (sampling.max_rounds * gen_prompts)"
+        why = self._places.ended or limit
+        return (
+            f"dynamic sampling kept {len(self._kept)} of {sampling.prompts_per_step} groups out of {len(groups)} draws "
             f"({right} all right, {wrong} all wrong): {why}"
         )
-        if sampling.on_exhausted == "train_short" and kept:
-            return reason
-        if sampling.on_exhausted == "error":
-            raise ConfigError(reason + '; raise max_rounds, change the data, or set on_exhausted = "stop"')
-        raise SamplingExhausted(reason)
 
 
-def ledger(collected: Collected, config: Config) -> dict[str, float]:
-    """The account of one filling, before (`sampled/`) and after (`kept/`) the filter, never mixed.
+class _Places:
+    """Prompts of new draws, in the order of the stream, without those that rest (curriculum)."""
 
-    Draws, verdicts and acceptance are over draws up to the cut M; acceptance is (N-1)/(M-1),
-    because N/M is biased by stopping at a success. Tokens and seconds are over everything
-    generated.
+    def __init__(self, prompt: PromptSource, state: TrainState, sampling: SamplingConfig) -> None:
+        self._prompt, self._step = prompt, state.step + 1
+        self._after, self._sampling = sampling.skip_solved_after, sampling
+        self._history: History = state.history
+        self._ends = [(state.next_place, 0)]  # behind each draw: (place, prompts skipped so far)
+        self.ended = ""
+
+    def next(self) -> Prompt | None:
+        """The next prompt, or None where the data end or all of them rest."""
+        place, skipped = self._ends[-1]
+        patience = max(1000, 10 * len(self._history))
+        for ahead in range(patience):
+            prompt = self._prompt(place + ahead)
+            if prompt is None:
+                self.ended = "the data ended"
+                return None
+            if not self._rests(prompt):
+                self._ends.append((place + ahead + 1, skipped + ahead))
+                return prompt
+        self.ended = f"{patience} prompts in a row are being skipped as solved (sampling.skip_solved_after)"
+        return None
+
+    def _rests(self, prompt: Prompt) -> bool:
+        if self._after is None:
+            return False
+        return resting(self._history.get(prompt.id), self._step, self._after, self._sampling.skip_solved_steps)
+
+    def after(self, draws: int) -> int:
+        """The place behind so many draws."""
+        return self._ends[max(draws, 0)][0]
+
+    def skipped(self, draws: int) -> int:
+        """Prompts skipped before that place."""
+        return self._ends[max(draws, 0)][1]
+
+
+def check_filled(collected: Collected, config: Config) -> None:
+    """Applies `sampling.on_exhausted` to a batch that is not full.
+
+    Raises:
+        SamplingExhausted: under "stop", and under "train_short" when nothing was kept.
+        ConfigError: under "error".
     """
-    size = config.sampling.responses_per_prompt
-    groups, kept = collected.groups[: collected.cut], collected.kept
-    kept_draws = {group.draw for group in kept}
-    dropped = [group for group in groups if group.draw not in kept_draws]
-    rollouts = [r for group in groups for r in group.rollouts]
-    tokens = sum(r.response.num_tokens for group in collected.groups for r in group.rollouts)
-    kept_tokens = sum(r.response.num_tokens for group in kept for r in group.rollouts)
-    draws, accepted = len(groups), len(kept)
-    verdicts = [r.score.verdict for r in rollouts]
-    metrics = {
-        "sampling/draws": float(draws),
-        "sampling/kept": float(accepted),
-        "sampling/surplus_draws": float(len(collected.groups) - draws),
-        "sampling/rounds": float(collected.rounds),
-        "sampling/acceptance": (accepted - 1) / (draws - 1) if draws > 1 else float("nan"),
-        "sampling/all_right_fraction": mean_or_nan([group.num_correct == size for group in groups]),
-        "sampling/all_wrong_fraction": mean_or_nan([group.num_correct == 0 for group in groups]),
-        "sampling/short": float(bool(collected.short)),
-        "tokens/generated": float(tokens),
-        "tokens/kept": float(kept_tokens),
-        "tokens/wasted": float(tokens - kept_tokens),
-        "tokens/per_s": tokens / max(collected.rollout_seconds, 1e-9),
-        "response/kept_length_mean_tokens": _mean_length(kept),
-        "response/dropped_length_mean_tokens": _mean_length(dropped),
-        "time/rollout_s": collected.rollout_seconds,
-        "time/grade_s": collected.grade_seconds,
-    }
-    for verdict in (Verdict.UNPARSED, Verdict.TIMEOUT, Verdict.ERROR):
-        metrics[f"sampled/{verdict.value}_fraction"] = mean_or_nan([v is verdict for v in verdicts])
-    metrics |= _described("sampled", groups) | _described("kept", kept)
-    return metrics | _lengths(groups, config)
-
-
-def _described(area: str, groups: Sequence[Group]) -> dict[str, float]:
-    rollouts = [r for group in groups for r in group.rollouts]
-    metrics = {
-        f"{area}/reward_mean": mean_or_nan([r.score.reward for r in rollouts]),
-        f"{area}/shaped_reward_mean": mean_or_nan([r.shaped_reward for r in rollouts]),
-    }
-    if any(r.score.correct is not None for r in rollouts):
-        metrics[f"{area}/accuracy"] = mean_or_nan([r.score.correct is True for r in rollouts])
-    for part in sorted({name for r in rollouts for name in r.score.parts}):
-        metrics[f"{area}/reward_{part}_mean"] = mean_or_nan([r.score.parts.get(part, 0.0) for r in rollouts])
-    return metrics
-
-
-def _lengths(groups: Sequence[Group], config: Config) -> dict[str, float]:
-    rollouts = [r for group in groups for r in group.rollouts]
-    limit = config.sampling.max_response_tokens - config.reward.overlong_buffer_tokens
-    lengths = [r.response.num_tokens for r in rollouts]
-    return {
-        "response/length_mean_tokens": mean_or_nan(lengths),
-        "response/length_max_tokens": float(max(lengths, default=0)),
-        "response/truncated_fraction": mean_or_nan([r.response.finish is Finish.LENGTH for r in rollouts]),
-        "response/in_buffer_fraction": mean_or_nan([length > limit for length in lengths]),
-        "response/overlong_penalty_mean": mean_or_nan([r.overlong for r in rollouts]),
-    }
-
-
-def _mean_length(groups: Sequence[Group]) -> float:
-    return mean_or_nan([r.response.num_tokens for group in groups for r in group.rollouts])
+    rule = config.sampling.on_exhausted
+    if not collected.short or (rule == "train_short" and collected.kept):
+        return
+    if rule == "error":
+        raise ConfigError(
+            collected.short + '; raise max_rounds, change the data, or set on_exhausted = "stop"'
+        )
+    raise SamplingExhausted(collected.short)

@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from dapo.difficulty import History
+
 Columns = Mapping[str, Any]
 
 
@@ -47,6 +49,7 @@ class Prompt:
     """One problem, tokenised once.
 
     `id` is a hash of the content (messages and answer); `columns` holds the row's other fields.
+    `rating` is the pass rate in [0, 1] that came with the data, where it did.
     """
 
     id: str
@@ -56,6 +59,7 @@ class Prompt:
     source: str
     token_ids: NDArray[np.int32]  # [prompt tokens]
     columns: Columns = field(default_factory=dict)
+    rating: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,15 +196,40 @@ class StepReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pending:
+    """A step whose batch is made: what is left of its updates.
+
+    minibatches: still to be trained on, in order. updates: metrics of each update that is done.
+    metrics: of sampling and of the batch.
+    """
+
+    minibatches: tuple[Batch, ...]
+    updates: tuple[Mapping[str, float], ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainState:
-    """The counters of a run. Everything random is a function of these and the seed.
+    """Where a run stands. Everything random is a function of this and the seed.
 
     step: rollout steps done. version: policy version (one per rollout step).
-    next_draw: the draw index at which the next step starts.
+    next_draw: the draw index at which the next step starts. next_place: its place in the prompt stream.
     nonfinite_in_a_row: updates skipped since the last good one.
+    carried: graded groups that the next step takes before it draws, in draw order.
+    unfinished_draws: how many of them belong to a filling that could not be finished (exhausted).
+    pending: the updates that are left of step + 1, when it was stopped among them.
+    history: what earlier draws of each prompt showed. totals: the ledger since step 0.
+    score: the evaluation after this step (accuracy, or mean reward), where there was one.
     """
 
     step: int = 0
     version: int = 0
     next_draw: int = 0
+    next_place: int = 0
     nonfinite_in_a_row: int = 0
+    unfinished_draws: int = 0
+    carried: tuple[Group, ...] = ()
+    pending: Pending | None = None
+    history: History = field(default_factory=dict)
+    totals: Mapping[str, float] = field(default_factory=dict)
+    score: float | None = None

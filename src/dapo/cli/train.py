@@ -11,6 +11,7 @@ from dapo.cli.words import SETTINGS, WORDS, config_of, overrides_only
 from dapo.config import batch_line
 from dapo.config.schema import Config
 from dapo.errors import ConfigError
+from dapo.run.manifest import ROOTS
 
 if TYPE_CHECKING:
     from dapo.loop import Parts
@@ -21,11 +22,23 @@ if TYPE_CHECKING:
 @WORDS
 @click.option("--output-dir", metavar="DIR", help="Where to write; default runs/<recipe>-<time>.")
 @click.option("--resume", metavar="RUN|latest", help="Go on with a run; only KEY=VALUE words may stand beside it.")
+@click.option(
+    "--allow-changed",
+    multiple=True,
+    type=click.Choice([*ROOTS, "prompts"]),
+    help="With --resume: go on although this is not what the run began with. May be repeated.",
+)
 @click.option("--dry-run", is_flag=True, help="Check configuration and data, print the batch sizes, train nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the last metrics as JSON on stdout.")
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
 def train(
-    words: tuple[str, ...], output_dir: str | None, resume: str | None, dry_run: bool, as_json: bool, quiet: bool
+    words: tuple[str, ...],
+    output_dir: str | None,
+    resume: str | None,
+    allow_changed: tuple[str, ...],
+    dry_run: bool,
+    as_json: bool,
+    quiet: bool,
 ) -> None:
     """Train by a recipe, e.g. `dapo train quickstart train.num_steps=5`.
 
@@ -34,8 +47,10 @@ def train(
     if resume:
         if output_dir:
             raise ConfigError("--resume goes on in the run's own directory; leave --output-dir out")
-        _resume(resume, words, as_json, quiet)
+        _resume(resume, words, allow_changed, as_json, quiet)
         return
+    if allow_changed:
+        raise ConfigError("--allow-changed is for --resume: a new run has nothing that could have changed")
     config = config_of(words)
     if dry_run:
         _dry_run(config, as_json)
@@ -58,7 +73,7 @@ def train(
         run.release()
 
 
-def _resume(name: str, words: tuple[str, ...], as_json: bool, quiet: bool) -> None:
+def _resume(name: str, words: tuple[str, ...], allowed: tuple[str, ...], as_json: bool, quiet: bool) -> None:
     overrides = overrides_only(words)
     from dapo import build
     from dapo.run import checkpoint
@@ -67,8 +82,8 @@ def _resume(name: str, words: tuple[str, ...], as_json: bool, quiet: bool) -> No
 
     run = RunDirectory.open(name)
     config = build.with_overrides(build.config_of_run(run), overrides)
-    found = checkpoint.newest(run.checkpoints)
-    done = found.state.step
+    found = checkpoint.find(run.checkpoints)
+    done = 0 if found is None else found.state.step
     view = View(config.train.num_steps, first_step=done, quiet=quiet)
     if done >= config.train.num_steps:
         view.say(
@@ -81,7 +96,7 @@ def _resume(name: str, words: tuple[str, ...], as_json: bool, quiet: bool) -> No
     view.say(f"{config.name}: {batch_line(config)}")
     try:
         with view:
-            parts, state = build.resume(run, config, found, view)
+            parts, state = build.resume(run, config, found, view, allowed)
             _train(parts, state)
         _finish(parts, as_json)
     finally:

@@ -114,12 +114,16 @@ def _prompt(sampler: Sampler, turns: list[dict[str, str]]) -> Prompt:
 
 
 def _texts(sampler: Sampler, prompt: Prompt, n: int, temperature: float, draw: int, seed: int) -> list[str]:
+    from dapo.flight import Flight
     from dapo.types import SamplingParams
 
     limit = sampler.config.sampling.max_response_tokens
     params = SamplingParams(temperature=temperature, max_new_tokens=limit, n=n, seed=seed)
-    sampler.engine.submit(draw, prompt, params)
-    return [sampler.grader.text(response) for response in sampler.engine.poll()[0].responses]
+    flight = Flight(sampler.engine, params, sampler.config.engine.reruns)
+    flight.submit(draw, prompt)
+    while not (done := flight.poll()):
+        pass
+    return [sampler.grader.text(response) for response in done[0].responses]
 
 
 @click.command()
@@ -176,7 +180,7 @@ def export(run: str, directory: Path, dtype: str) -> None:
     if directory.exists() and any(directory.iterdir() if directory.is_dir() else [directory]):
         raise ConfigError(f"{directory}: exists and is not empty; name a new folder")
     export_model(found.model, directory, dtype)
-    click.echo(f"{directory}: step {found.state.step} of {name}, {dtype}")
+    click.echo(f"{directory}: {found.path.name} of {name}, {dtype}")
 
 
 __all__ = ["chat", "evaluate", "export", "sample"]

@@ -17,6 +17,9 @@ def check(config: Config) -> None:
 def problems(config: Config) -> Iterator[str]:
     """Every combination of values that can't be used, one line each."""
     yield from _sampling(config)
+    yield from _surplus(config)
+    yield from _curriculum(config)
+    yield from _checkpoint(config)
     yield from _overlong(config)
     yield from _reward(config)
     yield from _algorithm(config)
@@ -32,11 +35,55 @@ def _sampling(config: Config) -> Iterator[str]:
             f"train.updates_per_step = {train.updates_per_step} does not divide "
             f"sampling.prompts_per_step = {sampling.prompts_per_step}; choose a divisor"
         )
-    if sampling.filter == "off" and (sampling.gen_prompts or 0) > sampling.prompts_per_step:
+    if (
+        sampling.filter == "off"
+        and sampling.schedule == "rounds"
+        and (sampling.gen_prompts or 0) > sampling.prompts_per_step
+    ):
         yield (
             'sampling.filter = "off" keeps every group, so gen_prompts over prompts_per_step would '
             'only be thrown away; set sampling.gen_prompts = "off"'
         )
+
+
+def _surplus(config: Config) -> Iterator[str]:
+    sampling, algorithm = config.sampling, config.algorithm
+    if sampling.surplus == "discard" and sampling.max_staleness:
+        yield (
+            f'sampling.max_staleness = {sampling.max_staleness}, but sampling.surplus = "discard" leaves nothing '
+            'to be stale; set surplus = "carry" or max_staleness = 0'
+        )
+    if sampling.surplus == "discard":
+        return
+    if not sampling.max_staleness:
+        yield 'sampling.surplus = "carry" needs sampling.max_staleness of 1 or more: so many steps a group may wait'
+    if algorithm.old_logprobs != "learner":
+        yield (
+            'sampling.surplus = "carry" trains on tokens of older policies and needs '
+            'algorithm.old_logprobs = "learner" beside the engine\'s'
+        )
+    if algorithm.importance_cap is None:
+        yield (
+            'sampling.surplus = "carry" trains on tokens of older policies; set algorithm.importance_cap '
+            "(e.g. 2), the bound C of the weight min(exp(old - engine), C)"
+        )
+
+
+def _curriculum(config: Config) -> Iterator[str]:
+    sampling, functions = config.sampling, config.reward.functions
+    names = [f if isinstance(f, str) else f.function for f in functions]
+    if sampling.skip_solved_after and names and not {"grader", "python-tests"} & set(names):
+        yield (
+            "sampling.skip_solved_after needs rewards that say what is right; "
+            f'reward.functions = {names} do not (add "grader", or set it "off")'
+        )
+    if config.reward.placebo and sampling.schedule == "streaming":
+        yield 'reward.placebo deals the scores of a whole round again; set sampling.schedule = "rounds"'
+
+
+def _checkpoint(config: Config) -> Iterator[str]:
+    if config.checkpoint.keep_best and not config.eval.data:
+        yield f"checkpoint.keep_best = {config.checkpoint.keep_best} needs evaluations; set eval.data, or keep_best = 0"
 
 
 def _overlong(config: Config) -> Iterator[str]:
@@ -79,6 +126,11 @@ def _algorithm(config: Config) -> Iterator[str]:
         yield (
             'algorithm.constant_tokens is used by reduction = "constant" alone; '
             f'remove it or change reduction = "{algorithm.reduction}"'
+        )
+    if algorithm.old_logprobs == "engine" and algorithm.importance_cap is not None:
+        yield (
+            'algorithm.importance_cap weighs old against engine, and algorithm.old_logprobs = "engine" makes them '
+            'one; set importance_cap = "off" or old_logprobs = "learner"'
         )
     if algorithm.kl.place == "off" and algorithm.kl.coef > 0:
         yield 'algorithm.kl.coef is set but algorithm.kl.place = "off"; set place to "loss" or "reward"'

@@ -104,6 +104,9 @@ class DataConfig(Section):
     """System turn put before the user's; "off" leaves the template's own default."""
     max_prompt_tokens: Int = Field(default=2048, ge=1)
     """Longest prompt in tokens, template included."""
+    rating_column: NullableStr = None
+    """Column with each problem's pass rate in [0, 1], where the data are rated: its difficulty until the
+    run has draws of its own."""
     bad_answers: Literal["refuse", "drop"] = "refuse"
     """What becomes of rows whose answer can't be graded (empty, a placeholder, unreadable): an error
     that names the first and their number, or left out and counted."""
@@ -121,21 +124,31 @@ class DataConfig(Section):
 class SamplingConfig(Section):
     """Rollouts and dynamic sampling (section 3.2 of the paper)."""
 
-    schedule: Literal["rounds"] = "rounds"
-    """rounds: draw gen_prompts, grade, keep informative groups, repeat (the paper's code)."""
+    schedule: Literal["rounds", "streaming"] = "rounds"
+    """rounds: draw gen_prompts, grade, keep informative groups, repeat (the paper's code). streaming: a
+    moving window of gen_prompts draws; what lies past the cut is cancelled. Both cut in draw order."""
     prompts_per_step: Int = Field(default=512, ge=1)
     """N: groups that one rollout step trains on. Paper: 512."""
     responses_per_prompt: Int = Field(default=16, ge=1)
     """G: responses of one group. Paper: 16."""
     gen_prompts: NullableInt = None
-    """Prompts drawn in one round; "off" means prompts_per_step. Code: 1536."""
+    """Prompts drawn in one round, or in flight in the window; "off" means prompts_per_step. Code: 1536."""
     max_rounds: Int = Field(default=10, ge=1)
-    """Rounds before on_exhausted applies. Code: 10."""
+    """Rounds (streaming: this many times gen_prompts draws) before on_exhausted applies. Code: 10."""
     filter: Literal["correctness", "nonzero_std", "off"] = "correctness"
     """correctness: keep groups with 0 < right < G. nonzero_std: for graded rewards, keep groups
     whose unshaped rewards spread over 1e-6. off: keep all (no dynamic sampling)."""
     on_exhausted: Literal["stop", "train_short", "error"] = "stop"
     """At the bound: stop (save, exit 3), train_short (on what was kept, if anything), or error."""
+    surplus: Literal["discard", "carry"] = "discard"
+    """What becomes of draws past the cut. discard: they are cancelled or thrown away (the paper).
+    carry: the first prompts_per_step * max_staleness of them are finished and open the next step."""
+    max_staleness: Int = Field(default=0, ge=0)
+    """Policy versions by which a carried group may be behind when it is trained on."""
+    skip_solved_after: NullableInt = None
+    """Curriculum: skip a prompt whose responses were all right in this many draws in a row; counted."""
+    skip_solved_steps: Int = Field(default=10, ge=1)
+    """For how many steps such a prompt is skipped."""
     temperature: Annotated[Float, Field(gt=0)] = 1.0
     """Training rollouts have no top-p or top-k: the loss must belong to the policy that sampled."""
     max_response_tokens: Int = Field(default=20480, ge=1)
@@ -307,6 +320,16 @@ class CheckpointConfig(Section):
     """Save after every so many steps; "off": only at the end."""
     keep_last: Int = Field(default=2, ge=1)
     """Checkpoints kept; older ones go only after a newer one is complete."""
+    keep_every: NullableInt = None
+    """Also keep those of every so many steps."""
+    keep_best: Int = Field(default=0, ge=0)
+    """Also keep so many with the highest eval accuracy (mean reward where there is no accuracy)."""
+    on_signal: Literal["step_start", "cut"] = "step_start"
+    """SIGINT or SIGTERM while sampling: save the state of the step's start at once, or sample to the
+    cut and save the batch. Among updates the rest of them is saved."""
+    on_failure: Literal["stop", "go_on"] = "stop"
+    """When a checkpoint can't be written (full disk): stop, or say so, count it and go on. The
+    older checkpoints stay. The last one of a run always has to be written."""
 
 
 class EngineConfig(Section):
@@ -316,6 +339,8 @@ class EngineConfig(Section):
     """torch (built in), or a name registered under the entry point group dapo.engines."""
     slots: Int = Field(default=64, ge=8)
     """Responses decoded at one time."""
+    reruns: Int = Field(default=3, ge=0)
+    """How often a draw that the engine aborts, or failed on, is run again before the run stops."""
 
 
 class LearnerConfig(Section):
@@ -352,6 +377,9 @@ class Config(Section):
     engine: EngineConfig = EngineConfig()
     learner: LearnerConfig = LearnerConfig()
     log: LogConfig = LogConfig()
+    trackers: tuple[str, ...] = ()
+    """FILE.py:NAME or MODULE:NAME of functions called as f(step, metrics) after each step; one that
+    raises is warned of and counted, and training goes on."""
     provenance: dict[str, str] = {}
     """Where values come from: key -> "paper | code | rebuttal | chosen: place"."""
 

@@ -11,6 +11,7 @@ from dapo.data.prompts import (
     CheckAnswers,
     LoadedData,
     Problem,
+    rating,
     read_problems,
     source_list,
     take_holdout,
@@ -50,6 +51,8 @@ def check_data(config: Config, check_answers: CheckAnswers | None) -> CheckedDat
         counts=counts,
         notes=notes,
     )
+    for problem in (problem for source in problems for problem in source):
+        rating(problem.row, config.data.rating_column)
     weights = [s.weight for s in sources if s.weight is not None] or None
     training, held_out = take_holdout(problems, config.data.holdout, weights)
     evaluation = evaluation_problems(config, held_out, check_answers, counts, notes)
@@ -130,6 +133,7 @@ def tokenise_data(config: Config, checked: CheckedData, tokenizer: Any) -> Loade
 
 def tokenise_evaluation(config: Config, checked: CheckedData, tokenizer: Any) -> list[Prompt]:
     """The evaluation prompts; one over the limit is refused, since dropping it would change the set."""
-    strict = config.model_copy(update={"data": config.data.model_copy(update={"overlong_prompts": "refuse"})})
+    changed = {"overlong_prompts": "refuse", "rating_column": None}
+    strict = config.model_copy(update={"data": config.data.model_copy(update=changed)})
     template = PromptTemplate(config, tokenizer)
     return tokenise(checked.evaluation, template, strict, checked.counts, checked.notes)

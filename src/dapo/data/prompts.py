@@ -171,6 +171,20 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
+def rating(row: Row, column: str | None) -> float | None:
+    """The row's pass rate, by `data.rating_column`; None where it is not rated. Raises DataError."""
+    if column is None:
+        return None
+    if column not in row.columns:
+        raise DataError(f'{row.where}: no column {column}; set data.rating_column to another, or "off"')
+    value = row.columns[column]
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise DataError(f"{row.where}: {column} = {value!r}, but data.rating_column wants a pass rate from 0 to 1")
+    return float(value)
+
+
 def take_holdout(
     problems: list[list[Problem]], count: int, weights: list[float] | None
 ) -> tuple[list[list[Problem]], list[Problem]]:
@@ -240,6 +254,7 @@ def tokenise(
                 source=row.source,
                 token_ids=np.asarray(ids, dtype=np.int32),
                 columns=row.columns,
+                rating=rating(row, config.data.rating_column),
             )
         )
     return prompts

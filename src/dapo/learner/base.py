@@ -34,14 +34,20 @@ class Learner(Protocol):
     def export_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Every weight by its Hugging Face name, one at a time."""
 
-    def state_dict(self) -> dict[str, Any]:
-        """Optimiser state: flat, name -> tensor or number."""
+    def state_dict(self) -> dict[str, Tensor]:
+        """A copy of the optimiser state in host memory: flat, name -> tensor."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores what `state_dict` gave; weights come from the model folder."""
 
-    def save_hf(self, path: Path) -> None:
-        """Writes a Hugging Face folder of the master weights (float32 safetensors)."""
+    def host_weights(self) -> dict[str, Tensor]:
+        """A copy of the master weights in host memory: no later update changes it. Tied ones share storage."""
+
+    def save_hf(self, path: Path, weights: Mapping[str, Tensor] | None = None) -> None:
+        """Writes a Hugging Face folder (float32 safetensors) of what `host_weights` gave, or of the present weights.
+
+        With `weights` it may be called from another thread while `update` runs.
+        """
 
     def load_hf(self, path: Path) -> None:
         """Restores the master weights from such a folder, exactly."""

@@ -143,9 +143,9 @@ class TorchLearner:
         for name, parameter in self.model.named_parameters():
             yield name, parameter.detach()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Tensor]:
         """See Learner: exp_avg and exp_avg_sq of every weight, and its step."""
-        flat: dict[str, Any] = {}
+        flat: dict[str, Tensor] = {}
         for name, parameter in self.model.named_parameters():
             for key, value in self._optimizer.state[parameter].items():
                 flat[f"{key}/{name}"] = value.detach().to("cpu", copy=True)
@@ -165,9 +165,17 @@ class TorchLearner:
             else:
                 self._optimizer.state.pop(parameter, None)
 
-    def save_hf(self, path: Path) -> None:
+    def host_weights(self) -> dict[str, Tensor]:
         """See Learner."""
-        self.model.save_pretrained(path)
+        copies: dict[tuple[int, torch.Size], Tensor] = {}  # tied weights have one address, and stay tied
+        return {
+            name: copies.setdefault((tensor.data_ptr(), tensor.shape), tensor.detach().to("cpu", copy=True))
+            for name, tensor in self.model.state_dict().items()
+        }
+
+    def save_hf(self, path: Path, weights: Mapping[str, Tensor] | None = None) -> None:
+        """See Learner."""
+        self.model.save_pretrained(path, state_dict=None if weights is None else dict(weights))
 
     @torch.no_grad()
     def load_hf(self, path: Path) -> None:

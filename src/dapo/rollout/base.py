@@ -24,13 +24,14 @@ class RolloutEngine(Protocol):
         """Queue a draw. Raises EngineError when the draw is already in flight, or too long."""
 
     def poll(self) -> list[FinishedDraw]:
-        """Draws finished since the last call; blocks until there is at least one.
+        """Draws finished since the last call. Waits for one, but may come back with none after a
+        while (a second or so), so that the caller can look at signals.
 
         Raises EngineError when nothing is in flight.
         """
 
-    def cancel(self, draws: Collection[int]) -> None:
-        """Forget draws; those not in flight are ignored."""
+    def cancel(self, draws: Collection[int]) -> int:
+        """Forget draws; those not in flight are ignored. Returns the tokens sampled for them in vain."""
 
     def load_weights(self, version: int, tensors: Iterable[tuple[str, Tensor]]) -> None:
         """Take the policy of a version. Raises EngineError when a weight is missing or unknown."""

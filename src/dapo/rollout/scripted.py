@@ -71,9 +71,11 @@ class ScriptedEngine:
             return int(np.argmin(sizes))
         return 0 if self._order == "fifo" else len(self._waiting) - 1
 
-    def cancel(self, draws: Collection[int]) -> None:
-        """See RolloutEngine."""
+    def cancel(self, draws: Collection[int]) -> int:
+        """See RolloutEngine. Every response of a waiting draw counts as sampled."""
+        gone = [waiting for waiting in self._waiting if waiting.draw in draws]
         self._waiting = [waiting for waiting in self._waiting if waiting.draw not in draws]
+        return sum(response.num_tokens for waiting in gone for response in waiting.responses)
 
     def load_weights(self, version: int, tensors: Iterable[tuple[str, Tensor]]) -> None:
         """Only the version is kept."""

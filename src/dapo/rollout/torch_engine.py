@@ -9,6 +9,7 @@ on how many others there are (to rounding).
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from dapo.rollout.slot_cache import ATTENTION, SlotCache, register
 from dapo.types import Finish, FinishedDraw, Prompt, Response, SamplingParams
 
 ROW_BLOCK = 8  # rows per step are a multiple of this
+POLL_SECONDS = 1.0  # after which poll comes back even with nothing finished
 READ_BLOCK = 32  # cache positions read are a multiple of this
 
 
@@ -136,7 +138,8 @@ class TorchEngine:
         """See RolloutEngine."""
         if not self._draws and not self._finished:
             raise EngineError("poll with nothing in flight would wait for ever")
-        while not self._finished:
+        until = time.monotonic() + POLL_SECONDS
+        while not self._finished and time.monotonic() < until:
             while self._waiting and len(self._active) < self._slots:
                 self._admit()  # again while first tokens end responses and free their slots
             if self._active:
@@ -144,16 +147,21 @@ class TorchEngine:
         finished, self._finished = self._finished, []
         return finished
 
-    def cancel(self, draws: Collection[int]) -> None:
+    def cancel(self, draws: Collection[int]) -> int:
         """See RolloutEngine."""
         gone = set(draws)
+        lost = sum(len(row.tokens) for row in self._active if row.owner.draw in gone)
+        done = [response for number in gone & self._draws.keys() for response in self._draws[number].done.values()]
+        done += [response for draw in self._finished if draw.draw in gone for response in draw.responses]
+        lost += sum(response.num_tokens for response in done)
         self._waiting = deque(entry for entry in self._waiting if entry[0].draw not in gone)
         for slot in reversed(range(len(self._active))):
             if self._active[slot].owner.draw in gone:
                 self._leave(slot)
         self._finished = [done for done in self._finished if done.draw not in gone]
-        for draw in gone:
-            self._draws.pop(draw, None)
+        for number in gone:
+            self._draws.pop(number, None)
+        return lost
 
     @torch.no_grad()
     def load_weights(self, version: int, tensors: Iterable[tuple[str, Tensor]]) -> None:

@@ -1,123 +1,339 @@
 """Checkpoints: a directory each, written aside, synced, verified, renamed.
 
-checkpoints/step_000050/
-    model/               a plain Hugging Face folder (float32) with tokenizer and chat template
+checkpoints/step_000050/          after step 50
+checkpoints/step_000050-d000012/  step 51 could not be filled: the 12 draws it has are kept
+checkpoints/step_000050-u000003/  in step 51, after 3 of its updates
+    model/                  a plain Hugging Face folder (float32) with tokenizer and chat template
     optimizer.safetensors
-    state.json           counters of TrainState
-    manifest.json        name, size and sha256 of every file; written last
+    state.json              counters, cursors, schedule, totals, digests
+    history.json            what earlier draws of each prompt showed
+    carried.*, pending.*    groups for the next step; mini-batches left of this one (only where there are any)
+    manifest.json           size and sha256 of every file, and of itself; written last
 
-A checkpoint without a manifest, or whose files differ from it, is incomplete and passed over.
+A checkpoint whose files are not what its manifest says, to the byte, is passed over. The newest is
+found by looking, so there is no pointer that could dangle.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
+import re
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dapo.config.schema import CheckpointConfig
+from dapo.difficulty import PromptRecord
 from dapo.errors import UserError
 from dapo.files import sha256, sync_directory, sync_tree
-from dapo.types import TrainState
+from dapo.run.freeze import floats, freeze_groups, freeze_pending, numbers, thaw_groups, thaw_pending
+from dapo.types import Group, TrainState
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from dapo.learner.base import Learner
 
 logger = logging.getLogger(__name__)
 
+FORMAT = 2
+COUNTERS = ("step", "version", "next_draw", "next_place", "nonfinite_in_a_row", "unfinished_draws")
+NAME = re.compile(r"step_(\d{6,})(?:-([du])(\d{6,}))?")
+RECORD = tuple(field.name for field in fields(PromptRecord))
+Place = tuple[int, str, int]  # step, kind ("" < "d" < "u"), how far
+
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A complete checkpoint on disk."""
+    """A complete checkpoint on disk.
+
+    digests: of what the run was made of when it was written. passed_over: newer ones, and their faults.
+    """
 
     path: Path
     state: TrainState
+    digests: Mapping[str, str]
+    passed_over: tuple[str, ...] = ()
 
     @property
     def model(self) -> Path:
         return self.path / "model"
 
 
-def save(
-    folder: Path, state: TrainState, learner: Learner, save_tokenizer: Callable[[Path], None], keep_last: int
-) -> Path:
-    """Writes checkpoints/step_NNNNNN; older ones go only after it stands verified."""
-    from safetensors.torch import save_file
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """What goes into a checkpoint, in host memory, so that a thread can write it while training goes on."""
 
-    target = folder / f"step_{state.step:06d}"
+    state: TrainState
+    weights: Mapping[str, Tensor]
+    optimizer: Mapping[str, Tensor]
+    tokenizer: Mapping[str, bytes]
+    digests: Mapping[str, str]
+    learning_rate: float
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+def place_of(state: TrainState) -> Place:
+    """Where in a run a state stands; later states are larger."""
+    if state.pending is not None:
+        return state.step, "u", len(state.pending.updates)
+    if state.unfinished_draws:
+        return state.step, "d", state.unfinished_draws
+    return state.step, "", 0
+
+
+def name_of(state: TrainState) -> str:
+    """The folder's name."""
+    step, kind, count = place_of(state)
+    return f"step_{step:06d}" + (f"-{kind}{count:06d}" if kind else "")
+
+
+def _place(path: Path) -> Place | None:
+    found = NAME.fullmatch(path.name)
+    return None if found is None else (int(found[1]), found[2] or "", int(found[3] or 0))
+
+
+def folders(folder: Path) -> list[Path]:
+    """Everything named like a checkpoint, oldest first."""
+    places = {path: place for path in folder.glob("step_*") if path.is_dir() and (place := _place(path))}
+    return sorted(places, key=lambda path: places[path])
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def write(folder: Path, content: Content, learner: Learner) -> Path:
+    """Writes a checkpoint; nothing is there under its name before it is complete and verified.
+
+    Raises OSError (or what safetensors raises) when it can't be written; the folder is then as before.
+    """
+    target = folder / name_of(content.state)
     aside = folder / f".{target.name}.tmp"
     shutil.rmtree(aside, ignore_errors=True)
-    (aside / "model").mkdir(parents=True)
-    learner.save_hf(aside / "model")
-    save_tokenizer(aside / "model")
-    save_file({key: value.contiguous() for key, value in learner.state_dict().items()}, aside / "optimizer.safetensors")
-    (aside / "state.json").write_text(json.dumps(asdict(state), indent=2) + "\n", encoding="utf-8")
-    files = sorted(file for file in aside.rglob("*") if file.is_file())
-    manifest = {str(f.relative_to(aside)): {"size": f.stat().st_size, "sha256": sha256(f)} for f in files}
-    (aside / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-    sync_tree(aside)
-    if target.exists():
+    try:
+        (aside / "model").mkdir(parents=True)
+        _write_files(aside, content, learner)
+        (aside / "manifest.json").write_text(_manifest(aside), encoding="utf-8")
+        sync_tree(aside)
+        if reason := fault(aside) or _difference(aside, content):
+            raise OSError(f"what was read back is not what was written: {reason}")
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+    if target.exists():  # one that was passed over
         shutil.rmtree(target)
     aside.rename(target)
     sync_directory(folder)
-    for old in [path for path in _folders(folder) if path.name <= target.name][:-keep_last]:
-        shutil.rmtree(old)
     return target
 
 
-def _folders(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("step_*") if path.is_dir())
+def _write_files(aside: Path, content: Content, learner: Learner) -> None:
+    state = content.state
+    for name, data in content.tokenizer.items():
+        (aside / "model" / name).parent.mkdir(parents=True, exist_ok=True)
+        (aside / "model" / name).write_bytes(data)
+    learner.save_hf(aside / "model", content.weights)
+    _save_tensors(aside / "optimizer.safetensors", content.optimizer)
+    _save_json(
+        aside / "state.json",
+        {"format": FORMAT}
+        | {name: getattr(state, name) for name in COUNTERS}
+        | {
+            "scheduler": {"rollout_steps": state.step, "learning_rate": content.learning_rate},
+            "score": state.score,
+            "totals": numbers(state.totals),
+            "digests": dict(content.digests),
+        },
+    )
+    records = state.history.items()
+    _save_json(aside / "history.json", {key: [getattr(record, name) for name in RECORD] for key, record in records})
+    if state.carried:
+        tensors, data = freeze_groups(state.carried)
+        _save_tensors(aside / "carried.safetensors", tensors)
+        _save_json(aside / "carried.json", data)
+    if state.pending is not None:
+        tensors, data = freeze_pending(state.pending)
+        _save_tensors(aside / "pending.safetensors", tensors)
+        _save_json(aside / "pending.json", data)
+
+
+def _save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    from safetensors.torch import save_file
+
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+
+
+def _save_json(path: Path, data: Any) -> None:
+    path.write_text(json.dumps(data, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _manifest(folder: Path) -> str:
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    return manifest_text({str(f.relative_to(folder)): {"size": f.stat().st_size, "sha256": sha256(f)} for f in files})
+
+
+def manifest_text(files: Mapping[str, Any]) -> str:
+    """The one spelling of a manifest: `files`, then the sha256 of their JSON."""
+    own = hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
+    return json.dumps({"files": files, "sha256": own}, indent=2) + "\n"
+
+
+def _difference(aside: Path, content: Content) -> str | None:
+    """The first tensor on disk that is not bit for bit the one in memory."""
+    from safetensors import safe_open
+
+    def same(one: Tensor, other: Tensor) -> bool:
+        import torch
+
+        if one.shape != other.shape or one.dtype != other.dtype:
+            return False
+        return torch.equal(one.flatten().view(torch.uint8), other.contiguous().flatten().view(torch.uint8))
+
+    model = sorted((aside / "model").glob("*.safetensors"))
+    for wanted, files in ((content.optimizer, [aside / "optimizer.safetensors"]), (content.weights, model)):
+        found: set[int] = set()
+        for file in files:
+            with safe_open(file, framework="pt") as opened:
+                for name in opened.keys():  # noqa: SIM118 - not a mapping
+                    if name in wanted and not same(opened.get_tensor(name), wanted[name]):
+                        return f"{file.name}: {name}"
+                    found.add(wanted[name].data_ptr() if name in wanted else 0)
+        missing = [name for name, tensor in wanted.items() if tensor.numel() and tensor.data_ptr() not in found]
+        if missing:  # a tied weight is written once
+            return f"{missing[0]} was not written"
+    return None
+
+
+def prune(folder: Path, newest: Path, settings: CheckpointConfig) -> None:
+    """Removes what need not be kept, once a new checkpoint stands.
+
+    Whole steps count: the last keep_last, each keep_every, the keep_best best. States within a step go
+    when a later one stands. What is named later than the new one was passed over, and stays.
+    """
+    older = folders(folder)
+    older = older[: older.index(newest)]
+    whole = [path for path in older if _place(path)[1] == ""]  # type: ignore[index]
+    kept = {newest, *[*whole, newest][-settings.keep_last :]}
+    if settings.keep_every is not None:
+        kept |= {path for path in whole if _place(path)[0] % settings.keep_every == 0}  # type: ignore[index]
+    if settings.keep_best:
+        scores = {path: score for path in [*whole, newest] if (score := _score(path)) is not None}
+        kept |= set(sorted(scores, key=lambda path: scores[path])[-settings.keep_best :])
+    for path in older:
+        if path not in kept:
+            shutil.rmtree(path)
+
+
+def _score(path: Path) -> float | None:
+    try:
+        score = json.loads((path / "state.json").read_text(encoding="utf-8"))["score"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return float(score) if isinstance(score, (int, float)) else None
+
+
+# --- reading --------------------------------------------------------------------------------------
 
 
 def fault(path: Path) -> str | None:
     """Why a checkpoint can't be used, or None."""
     try:
-        manifest: Mapping[str, Any] = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+        text = (path / "manifest.json").read_text(encoding="utf-8")
+        files = json.loads(text)["files"]
+        sound = manifest_text(files) == text and all(map(_is_entry, files.values()))
     except FileNotFoundError:
         return "it has no manifest.json (not finished)"
-    except (OSError, ValueError) as error:
-        return f"manifest.json can't be read: {error}"
-    if not isinstance(manifest, dict) or not all(map(_is_entry, manifest.values())):
+    except OSError as error:
+        return f"manifest.json can't be read: {error.strerror}"
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return "manifest.json is damaged"
-    for name, entry in manifest.items():
+    if not sound:
+        return "manifest.json is damaged"
+    for name, entry in files.items():
         file = path / name
         if not file.is_file():
             return f"{name} is missing"
         if file.stat().st_size != entry["size"] or sha256(file) != entry["sha256"]:
             return f"{name} is not what the manifest says"
-    return None
+    extra = {str(file.relative_to(path)) for file in path.rglob("*.safetensors")} - files.keys()
+    return f"{min(extra)} is not in the manifest" if extra else None
 
 
 def _is_entry(entry: Any) -> bool:
     return isinstance(entry, dict) and {"size", "sha256"} <= entry.keys()
 
 
-def newest(folder: Path) -> Checkpoint:
-    """The newest complete checkpoint; says which it passed over and why. Raises UserError."""
-    for path in reversed(_folders(folder)):
+def find(folder: Path) -> Checkpoint | None:
+    """The newest complete checkpoint; None where there is none of any kind. Raises UserError when all are broken."""
+    passed_over: list[str] = []
+    for path in reversed(folders(folder)):
         if reason := fault(path):
-            logger.warning("passing over %s: %s", path, reason)
+            passed_over.append(f"passing over {path}: {reason}")
             continue
-        return Checkpoint(path, _state(path))
-    raise UserError(f"{folder}: no complete checkpoint")
+        return replace(_read(path), passed_over=tuple(passed_over))
+    if passed_over:
+        raise UserError(f"{folder}: no complete checkpoint; {'; '.join(passed_over)}")
+    return None
+
+
+def newest(folder: Path) -> Checkpoint:
+    """The newest complete checkpoint; warns of those it passed over and why. Raises UserError without one."""
+    found = find(folder)
+    if found is None:
+        raise UserError(f"{folder}: no complete checkpoint")
+    for line in found.passed_over:
+        logger.warning("%s", line)
+    return found
 
 
 def at_step(folder: Path, step: int) -> Checkpoint:
-    """The checkpoint of a step. Raises UserError."""
+    """The checkpoint after a step. Raises UserError."""
     path = folder / f"step_{step:06d}"
     if not path.is_dir():
-        steps = ", ".join(str(int(p.name[5:])) for p in _folders(folder)) or "none"
+        steps = ", ".join(p.name.removeprefix("step_").lstrip("0") or "0" for p in folders(folder)) or "none"
         raise UserError(f"{folder}: no checkpoint of step {step}; there are: {steps}")
     if reason := fault(path):
         raise UserError(f"{path}: {reason}")
-    return Checkpoint(path, _state(path))
+    return _read(path)
 
 
-def _state(path: Path) -> TrainState:
-    return TrainState(**json.loads((path / "state.json").read_text(encoding="utf-8")))
+def _read(path: Path) -> Checkpoint:
+    from safetensors.torch import load_file
+
+    def read_json(name: str) -> Any:
+        return json.loads((path / name).read_text(encoding="utf-8"))
+
+    data = read_json("state.json")
+    if data.get("format") != FORMAT:
+        raise UserError(
+            f"{path}: written in format {data.get('format', 1)}, and this version reads {FORMAT}; "
+            "go on with the version that wrote it (the run's manifest.json names it)"
+        )
+    carried: tuple[Group, ...] = ()
+    pending = None
+    if (path / "carried.json").is_file():
+        carried = thaw_groups(load_file(path / "carried.safetensors"), read_json("carried.json"))
+    if (path / "pending.json").is_file():
+        pending = thaw_pending(load_file(path / "pending.safetensors"), read_json("pending.json"))
+    state = TrainState(
+        **{name: data[name] for name in COUNTERS},
+        carried=carried,
+        pending=pending,
+        history={key: PromptRecord(**dict(zip(RECORD, row, strict=True))) for key, row in _history(path).items()},
+        totals=floats(data["totals"]),
+        score=data["score"],
+    )
+    return Checkpoint(path, state, data["digests"])
+
+
+def _history(path: Path) -> dict[str, list[int]]:
+    return json.loads((path / "history.json").read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
 
 def restore(checkpoint: Checkpoint, learner: Learner) -> None:

@@ -6,7 +6,9 @@ import io
 import json
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from typing import Any
 import zstandard
 from filelock import FileLock, Timeout
 
-from dapo.errors import UserError
+from dapo.errors import SaveFailed, UserError
 from dapo.files import write_text
 from dapo.types import Group, Prompt
 
@@ -61,8 +63,11 @@ class RunDirectory:
             raise UserError(f"{name}: no run directory (it has no config.resolved.json)")
         return cls(path)
 
-    def hold(self) -> None:
-        """Makes the folder, takes the lock, starts log.txt. Raises UserError when another process has it."""
+    def hold(self, *, new: bool) -> None:
+        """Makes the folder, takes the lock, starts log.txt. Raises UserError when another process has it.
+
+        new: the folder must not hold a run yet.
+        """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -71,9 +76,17 @@ class RunDirectory:
             self._lock.acquire(timeout=0)
         except Timeout:
             raise UserError(f"{self.path}: another process is writing to this run") from None
+        if new and (self.path / "config.resolved.json").exists():
+            self._lock.release()
+            raise UserError(f"{self.path}: another process has just begun a run here; name another --output-dir")
         self._handler = logging.FileHandler(self.path / "log.txt", encoding="utf-8")
         self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         logging.getLogger("dapo").addHandler(self._handler)
+
+    @property
+    def held(self) -> bool:
+        """Whether this process holds the run."""
+        return self._lock.is_locked
 
     def release(self) -> None:
         """Gives the lock back. Safe to call twice."""
@@ -88,8 +101,9 @@ class RunDirectory:
     def write_json(self, name: str, data: Mapping[str, Any]) -> None:
         """A JSON file, written aside and renamed."""
         target = self.path / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_text(target, json.dumps(data, indent=2, ensure_ascii=False, sort_keys=False) + "\n")
+        with _writing(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_text(target, json.dumps(data, indent=2, ensure_ascii=False, sort_keys=False) + "\n")
 
     def read_json(self, name: str) -> Any:
         """A JSON file of this run. Raises UserError."""
@@ -101,8 +115,15 @@ class RunDirectory:
     def append_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """One line of metrics.jsonl. NaN is written as null."""
         row = {"step": step} | {key: _json_number(value) for key, value in sorted(metrics.items())}
-        with self.metrics_file.open("a", encoding="utf-8") as handle:
+        with _writing(self.metrics_file), self.metrics_file.open("a", encoding="utf-8") as handle:
             handle.write(json.dumps(row) + "\n")
+
+    def sync(self) -> None:
+        """Metrics and log reach the disk: no checkpoint may be ahead of them after a power cut."""
+        for file in (self.metrics_file, self.path / "log.txt"):
+            if file.is_file():
+                with file.open("rb") as handle:
+                    os.fsync(handle.fileno())
 
     def metrics(self) -> list[dict[str, Any]]:
         """All lines of metrics.jsonl; a torn last line is left out."""
@@ -123,12 +144,13 @@ class RunDirectory:
         draws = {group.draw for group in kept}
         rows = [row for group in groups for row in rollout_rows(group, kept=group.draw in draws, step=step)]
         folder = self.path / folder_name
-        folder.mkdir(exist_ok=True)
         data = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode("utf-8", "replace")
         target = folder / f"step_{step:06d}.jsonl.zst"
         aside = target.with_suffix(".tmp")
-        aside.write_bytes(zstandard.ZstdCompressor().compress(data))
-        aside.replace(target)
+        with _writing(target):
+            folder.mkdir(exist_ok=True)
+            aside.write_bytes(zstandard.ZstdCompressor().compress(data))
+            aside.replace(target)
 
     def rollouts(self, step: int, folder_name: str = "rollouts") -> list[dict[str, Any]]:
         """The rows that `write_rollouts` wrote. Raises UserError."""
@@ -139,14 +161,28 @@ class RunDirectory:
             text = io.TextIOWrapper(zstandard.ZstdDecompressor().stream_reader(handle), encoding="utf-8")
             return [json.loads(line) for line in text]
 
-    def cut_after(self, step: int) -> None:
-        """Removes metrics, rollouts and evaluations past a step, before a resume writes them again."""
+    def cut_after(self, step: int, *, sampled: int | None = None) -> None:
+        """Removes metrics and evaluations past a step, before a resume writes them again.
+
+        sampled: rollouts are kept up to this step (that of pending updates is sampled already).
+        """
         rows = [row for row in self.metrics() if row["step"] <= step]
         write_text(self.metrics_file, "".join(json.dumps(row) + "\n" for row in rows))
-        for folder in ("rollouts", "eval"):
+        for folder, last in (("rollouts", step if sampled is None else sampled), ("eval", step)):
             for file in (self.path / folder).glob("step_*"):
-                if int(file.name[5:11]) > step:
+                if int(file.name[5:11]) > last:
                     file.unlink()
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """A disk that refuses stops the run with one line, not a traceback."""
+    try:
+        yield
+    except OSError as error:
+        raise SaveFailed(
+            f"{path}: can't be written: {error.strerror or error}; make room and resume the run"
+        ) from error
 
 
 def rollout_rows(group: Group, *, kept: bool, step: int) -> Iterable[dict[str, Any]]:

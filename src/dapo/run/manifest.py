@@ -64,14 +64,64 @@ def _git(folder: Path, *arguments: str) -> str:
     return result.stdout.strip()
 
 
-def data_digest(prompts: Iterable[Prompt]) -> str:
-    """sha256 over ids, answers and token ids, in order: content, template and tokenizer together."""
+def data_digest(problems: Iterable[tuple[Any, str | None, float | None]]) -> str:
+    """sha256 over (problem, answer, rating) of each row in order, as they stand in the files."""
+    digest = hashlib.sha256()
+    for row in problems:
+        digest.update(json.dumps(row, sort_keys=True, default=str).encode() + b"\0")
+    return digest.hexdigest()
+
+
+def prompts_digest(prompts: Iterable[Prompt]) -> str:
+    """sha256 over ids, answers and token ids, in order: what the model will be asked."""
     digest = hashlib.sha256()
     for prompt in prompts:
         digest.update(prompt.id.encode())
         digest.update((prompt.answer or "").encode("utf-8", "surrogatepass") + b"\0")
         digest.update(prompt.token_ids.tobytes())
     return digest.hexdigest()
+
+
+def tokenizer_digest(tokenizer: Any) -> str:
+    """sha256 of how a tokenizer maps text to ids."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    text = backend.to_str() if backend is not None else json.dumps(tokenizer.get_vocab(), sort_keys=True)
+    special = json.dumps(tokenizer.special_tokens_map, sort_keys=True, default=str)
+    return hashlib.sha256((text + special).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def text_digest(*parts: Any) -> str:
+    """sha256 of plain values."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+ROOTS = ("training_data", "evaluation_data", "tokenizer", "template", "starting_weights")
+
+
+def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """What a run was made of and is not any more, by name.
+
+    Prompts follow from data, tokenizer and template; they are named only when none of those differs.
+    """
+    changed = [name for name in ROOTS if name in before and before[name] != now[name]]
+    if (
+        not set(changed) & {"training_data", "evaluation_data", "tokenizer", "template"}
+        and before.get("prompts", now["prompts"]) != now["prompts"]
+    ):
+        changed.append("prompts")
+    return changed
+
+
+def config_changes(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Every field of two resolved configurations that differs, as "key: old -> new"."""
+    lines = []
+    for key in sorted({*before, *now}):
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            lines += config_changes(old, new, f"{prefix}{key}.")
+        elif old != new:
+            lines.append(f"{prefix}{key}: {json.dumps(old)} -> {json.dumps(new)}")
+    return lines
 
 
 def weights_digest(parameters: Iterable[tuple[str, Any]]) -> str:
@@ -81,8 +131,3 @@ def weights_digest(parameters: Iterable[tuple[str, Any]]) -> str:
         digest.update(f"{name}{tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().flatten()[:1024].float().cpu().numpy().tobytes())
     return digest.hexdigest()
-
-
-def config_digest(resolved: Mapping[str, Any]) -> str:
-    """sha256 of a resolved configuration."""
-    return hashlib.sha256(json.dumps(resolved, sort_keys=True).encode()).hexdigest()

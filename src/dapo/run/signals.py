@@ -35,4 +35,4 @@ class StopRequest:
         if self.requested and number == signal.SIGINT:
             os._exit(130)
         self.requested = True
-        self._say("stopping after this step, with a checkpoint; press Ctrl-C again to leave at once")
+        self._say("stopping at the next safe point, with a checkpoint; press Ctrl-C again to leave at once")

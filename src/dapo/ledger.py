@@ -1,0 +1,171 @@
+"""The account of one filling: what was drawn, kept, wasted and carried, in draws, tokens and seconds.
+
+Before the filter (`sampled/`) and after it (`kept/`) are never mixed. Draws, verdicts and lengths are
+over the draws up to the cut M. Tokens balance: generated + carried_in = kept + wasted + carried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from dapo.config.schema import Config
+from dapo.difficulty import History, band, difficulty_metrics, predicted_acceptance, updated
+from dapo.grading import mean_or_nan
+from dapo.rng import derive_seed
+from dapo.sampling import Collected
+from dapo.types import Finish, Group, TrainState, Verdict
+
+SHIFT = 2  # salt of the resampling behind shift/*
+TOTALS = ("sampling/draws", "sampling/kept", "tokens/generated", "tokens/kept", "tokens/wasted")
+
+
+def ledger(collected: Collected, state: TrainState, config: Config) -> dict[str, float]:
+    """All metrics of one filling.
+
+    Args:
+        collected: the filling.
+        state: before it: the history behind the difficulty bands, the version behind staleness.
+        config: of the run.
+    """
+    taken, kept = collected.taken, collected.kept
+    metrics = _draws(collected) | _tokens(collected) | _staleness(kept, state.version)
+    metrics |= _described("sampled", taken) | _described("kept", kept) | _lengths(taken, config)
+    verdicts = [r.score.verdict for group in taken for r in group.rollouts]
+    for verdict in (Verdict.UNPARSED, Verdict.TIMEOUT, Verdict.ERROR):
+        metrics[f"sampled/{verdict.value}_fraction"] = mean_or_nan([v is verdict for v in verdicts])
+    if config.sampling.schedule == "rounds":
+        metrics["sampling/rounds"] = float(collected.rounds)
+    if _has_correctness(collected.groups):
+        metrics |= _difficulty(collected, state, config)
+    return metrics
+
+
+def totals(before: Mapping[str, float], metrics: Mapping[str, float]) -> dict[str, float]:
+    """The ledger since step 0, one step later: `total/draws`, `total/tokens_generated`, ..."""
+    after = {}
+    for name in TOTALS:
+        key = "total/" + name.removeprefix("sampling/").replace("/", "_")
+        after[key] = before.get(key, 0.0) + metrics[name]
+    return after
+
+
+def history_after(history: History, collected: Collected, step: int) -> History:
+    """The records of prompts once a step has looked at its groups; carried ones count when they are taken."""
+    groups = (*collected.taken, *collected.surplus)
+    if not _has_correctness(groups):
+        return history
+    return updated(history, ((g.prompt.id, g.num_correct, len(g.rollouts)) for g in groups), step)
+
+
+def _draws(collected: Collected) -> dict[str, float]:
+    """Counts of draws. Acceptance is (N-1)/(M-1): N/M is biased by stopping at a success.
+
+    A filling that ended for another reason (short) did not stop at a success: N/M.
+    """
+    taken, kept = collected.taken, len(collected.kept)
+    trials, successes = (len(taken), kept) if collected.short else (len(taken) - 1, kept - 1)
+    return {
+        "sampling/draws": float(len(taken)),
+        "sampling/kept": float(kept),
+        "sampling/acceptance": successes / trials if trials > 0 else float("nan"),
+        "sampling/all_right_fraction": mean_or_nan([group.num_correct == len(group.rollouts) for group in taken]),
+        "sampling/all_wrong_fraction": mean_or_nan([group.num_correct == 0 for group in taken]),
+        "sampling/surplus_draws": float(len(collected.surplus)),
+        "sampling/cancelled_draws": float(collected.cancelled),
+        "sampling/carried_in_draws": float(collected.carried_in),
+        "sampling/carried_draws": float(collected.carried),
+        "sampling/skipped_prompts": float(collected.skipped),
+        "sampling/engine_failures": float(collected.failures),
+        "sampling/short": float(bool(collected.short)),
+    }
+
+
+def _tokens(collected: Collected) -> dict[str, float]:
+    """Tokens, and the seconds of generation by their share of the tokens."""
+    new = num_tokens(collected.groups[collected.carried_in :])
+    generated = new + collected.lost_tokens
+    carried_in = num_tokens(collected.groups[: collected.carried_in])
+    kept, carried = num_tokens(collected.kept), num_tokens(collected.left)
+    wasted = generated + carried_in - kept - carried
+    per_token = collected.rollout_seconds / max(generated, 1)
+    taken_draws = {group.draw for group in collected.kept}
+    return {
+        "tokens/generated": float(generated),
+        "tokens/kept": float(kept),
+        "tokens/wasted": float(wasted),
+        "tokens/lost": float(collected.lost_tokens),
+        "tokens/carried_in": float(carried_in),
+        "tokens/carried": float(carried),
+        "tokens/per_s": generated / max(collected.rollout_seconds, 1e-9),
+        "response/kept_length_mean_tokens": _mean_length(collected.kept),
+        "response/dropped_length_mean_tokens": _mean_length([g for g in collected.taken if g.draw not in taken_draws]),
+        "time/rollout_s": collected.rollout_seconds,
+        "time/rollout_kept_s": kept * per_token,
+        "time/rollout_wasted_s": wasted * per_token,
+        "time/grade_s": collected.grade_seconds,
+    }
+
+
+def _difficulty(collected: Collected, state: TrainState, config: Config) -> dict[str, float]:
+    """By bands of what earlier steps showed of each prompt. The draw at the cut is kept by definition: left out."""
+    judged = collected.taken if collected.short else collected.taken[:-1]
+    kept = {group.draw for group in collected.kept}
+    known = [(state.history.get(group.prompt.id), group.prompt.rating) for group in judged]
+    return difficulty_metrics(
+        [band(record, rating) for record, rating in known],
+        [group.draw in kept for group in judged],
+        [predicted_acceptance(record, rating, config.sampling.responses_per_prompt) for record, rating in known],
+        seed=derive_seed(config.train.seed, SHIFT, state.step + 1),
+    )
+
+
+def _staleness(kept: Sequence[Group], version: int) -> dict[str, float]:
+    """Policy versions between sampling and training, over the kept groups' tokens."""
+    runs = [run for group in kept for r in group.rollouts for run in r.response.token_versions]
+    tokens = sum(count for _, count in runs)
+    behind = sum((version - v) * count for v, count in runs)
+    return {
+        "staleness/mean_versions": behind / tokens if tokens else 0.0,
+        "staleness/max_versions": float(max((version - v for v, count in runs if count), default=0)),
+    }
+
+
+def _has_correctness(groups: Sequence[Group]) -> bool:
+    return any(r.score.correct is not None for group in groups for r in group.rollouts)
+
+
+def _described(area: str, groups: Sequence[Group]) -> dict[str, float]:
+    rollouts = [r for group in groups for r in group.rollouts]
+    metrics = {
+        f"{area}/reward_mean": mean_or_nan([r.score.reward for r in rollouts]),
+        f"{area}/shaped_reward_mean": mean_or_nan([r.shaped_reward for r in rollouts]),
+    }
+    if _has_correctness(groups):
+        metrics[f"{area}/accuracy"] = mean_or_nan([r.score.correct is True for r in rollouts])
+    for part in sorted({name for r in rollouts for name in r.score.parts}):
+        metrics[f"{area}/reward_{part}_mean"] = mean_or_nan([r.score.parts.get(part, 0.0) for r in rollouts])
+    return metrics
+
+
+def _lengths(groups: Sequence[Group], config: Config) -> dict[str, float]:
+    rollouts = [r for group in groups for r in group.rollouts]
+    limit = config.sampling.max_response_tokens - config.reward.overlong_buffer_tokens
+    lengths = [r.response.num_tokens for r in rollouts]
+    return {
+        "response/length_mean_tokens": mean_or_nan(lengths),
+        "response/length_max_tokens": float(max(lengths, default=0)),
+        "response/truncated_fraction": mean_or_nan([r.response.finish is Finish.LENGTH for r in rollouts]),
+        "response/in_buffer_fraction": mean_or_nan([length > limit for length in lengths]),
+        "response/overlong_penalty_mean": mean_or_nan([r.overlong for r in rollouts]),
+    }
+
+
+def num_tokens(groups: Sequence[Group]) -> int:
+    """Response tokens of all groups."""
+    return int(np.sum([r.response.num_tokens for group in groups for r in group.rollouts], dtype=np.int64))
+
+
+def _mean_length(groups: Sequence[Group]) -> float:
+    return mean_or_nan([r.response.num_tokens for group in groups for r in group.rollouts])

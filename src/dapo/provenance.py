@@ -1,0 +1,112 @@
+"""What a run was made of, written down when it starts and held against when it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import UTC, datetime
+from typing import Any
+
+from dapo.config.load import resolve
+from dapo.config.schema import Config
+from dapo.data import CheckedData, LoadedData
+from dapo.data.prompts import rating
+from dapo.errors import UserError
+from dapo.run import manifest
+from dapo.run.checkpoint import Checkpoint
+from dapo.run.directory import RunDirectory
+from dapo.run.view import View
+
+
+def digests_of(config: Config, checked: CheckedData, data: LoadedData, tokenizer: Any, model: Any) -> dict[str, str]:
+    """sha256 by name: of the problems in the files, tokenizer, template, prompts, starting weights, config."""
+    column = config.data.rating_column
+
+    def rows(problems: Any, column: str | None) -> Any:
+        return ((problem.row.problem, problem.answer, rating(problem.row, column)) for problem in problems)
+
+    template = (config.data.template, config.data.system, config.model.chat_template_kwargs)
+    prompts = [prompt for source in data.by_source for prompt in source]
+    return {
+        "config": manifest.text_digest(resolve(config)),
+        "training_data": manifest.data_digest(rows((p for source in checked.training for p in source), column)),
+        "evaluation_data": manifest.data_digest(rows(checked.evaluation, None)),
+        "tokenizer": manifest.tokenizer_digest(tokenizer),
+        "template": manifest.text_digest(*template, getattr(tokenizer, "chat_template", None)),
+        "prompts": manifest.prompts_digest([*prompts, *data.holdout]),
+        "starting_weights": manifest.weights_digest(model.named_parameters()),
+    }
+
+
+def record_start(run: RunDirectory, config: Config, data: LoadedData, digests: dict[str, str]) -> None:
+    """Writes manifest.json and config.resolved.json; with the second the folder is a run."""
+    run.write_json(
+        "manifest.json",
+        {
+            "recipe": config.name,
+            "digests": digests,
+            "model": config.model.path,
+            "data": {
+                "training_prompts": sum(map(len, data.by_source)),
+                "evaluation_prompts": len(data.holdout),
+                "counts": dict(data.counts),
+                "notes": data.notes,
+            },
+            "code": manifest.code_revision(),
+            "versions": manifest.versions(),
+            "machine": manifest.machine(),
+            "resumed": [],
+        },
+    )
+    run.write_json("config.resolved.json", resolve(config))
+
+
+def record_resume(
+    run: RunDirectory,
+    config: Config,
+    digests: dict[str, str],
+    found: Checkpoint | None,
+    allowed: Collection[str],
+    view: View,
+) -> None:
+    """Holds a resumed run against what it was made of; writes down what is new.
+
+    Raises UserError, naming them, when data, tokenizer, template or starting weights are not the same
+    and were not allowed to change.
+    """
+    written = run.read_json("manifest.json")
+    changed = manifest.differences(found.digests if found is not None else written["digests"], digests)
+    refused = [name for name in changed if name not in allowed]
+    if refused:
+        allow = " ".join(f"--allow-changed {name}" for name in refused)
+        raise UserError(
+            f"--resume {run.path}: not what the run began with: {', '.join(refused)}; put it back, start a new run, "
+            f"or go on all the same with {allow}"
+        )
+    before, resolved = run.read_json("config.resolved.json"), resolve(config)
+    settings = manifest.config_changes(before, resolved)
+    code, versions = manifest.code_revision(), manifest.versions()
+    last = (written["resumed"] or [written])[-1]
+    for name, old, new in (("code", last["code"], code), ("versions", last["versions"], versions)):
+        if old != new:
+            view.say(f"note: other {name} than before: {_short(old, new)} (recorded in manifest.json)")
+    for line in [*settings, *(f"{name} changed, as allowed" for name in changed)]:
+        view.say(f"changed: {line}")
+    entry = {
+        "step": 0 if found is None else found.state.step,
+        "checkpoint": None if found is None else found.path.name,
+        "passed_over": [] if found is None else list(found.passed_over),
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "changed": [*changed, *settings],
+        "code": code,
+        "versions": versions,
+        "machine": manifest.machine(),
+    }
+    run.write_json("manifest.json", written | {"resumed": [*written["resumed"], entry]})
+    run.write_json("config.resolved.json", resolved)
+
+
+def _short(old: Any, new: Any) -> str:
+    if isinstance(old, dict) and isinstance(new, dict):
+        names = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
+        return ", ".join(f"{name} {old.get(name)} -> {new.get(name)}" for name in names)
+    return f"{old} -> {new}"

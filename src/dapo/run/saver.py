@@ -1,0 +1,137 @@
+"""Saving in the background: a snapshot in host memory, written by a thread while the next rollout goes on."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dapo.config.schema import CheckpointConfig
+from dapo.errors import SaveFailed
+from dapo.run import checkpoint
+from dapo.run.checkpoint import Content, Place
+from dapo.run.directory import RunDirectory
+from dapo.types import TrainState
+
+if TYPE_CHECKING:
+    from dapo.learner.base import Learner
+
+logger = logging.getLogger(__name__)
+
+
+class Saver:
+    """Writes a run's checkpoints, one at a time.
+
+    Args:
+        run: where; its logs reach the disk before each checkpoint.
+        settings: what is kept, and what a failure means.
+        learner: whose weights and optimiser are saved.
+        save_tokenizer: writes tokenizer files into a folder; called once, here.
+        digests: of what the run is made of.
+        say: tells a person.
+        saved: where the checkpoint stands that the run goes on from.
+
+    Attributes:
+        saved: where the newest checkpoint stands; None without one.
+        failed: saves that failed and were gone on from.
+    """
+
+    def __init__(
+        self,
+        run: RunDirectory,
+        settings: CheckpointConfig,
+        learner: Learner,
+        *,
+        save_tokenizer: Callable[[Path], object],
+        digests: Mapping[str, str],
+        say: Callable[[str], None],
+        saved: Place | None = None,
+    ) -> None:
+        self._run, self._folder = run, run.checkpoints
+        self._settings, self._learner, self._digests, self._say = settings, learner, digests, say
+        self._tokenizer = _files_of(save_tokenizer)
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self._writing: Place | None = None
+        self.saved = saved
+        self.failed = 0
+
+    def __enter__(self) -> Saver:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Whatever ends the run, a save under way is finished first."""
+        if self._thread is not None:
+            self._thread.join()
+        if self._error is not None and error[0] is not None:
+            logger.error("the last checkpoint could not be written", exc_info=self._error)
+
+    def save(self, state: TrainState, learning_rate: float) -> None:
+        """Copies everything now and starts writing it. Raises SaveFailed for the save before, see `check`."""
+        self.wait()
+        self._run.sync()
+        content = Content(
+            state=state,
+            weights=self._learner.host_weights(),
+            optimizer=self._learner.state_dict(),
+            tokenizer=self._tokenizer,
+            digests=self._digests,
+            learning_rate=learning_rate,
+        )
+        self._writing = checkpoint.place_of(state)
+        self._thread = threading.Thread(target=self._write, args=(content,), name="dapo-save")
+        self._thread.start()
+
+    def ensure(self, state: TrainState, learning_rate: float) -> None:
+        """Saves a state and waits until it stands, unless it stands already. Raises SaveFailed."""
+        self.wait()
+        if self.saved is None or self.saved < checkpoint.place_of(state):
+            self.save(state, learning_rate)
+            self.wait(final=True)
+
+    def check(self) -> None:
+        """Surfaces a failure of the background save. Raises SaveFailed, as `checkpoint.on_failure` says."""
+        if self._thread is not None and not self._thread.is_alive():
+            self.wait()
+
+    def wait(self, *, final: bool = False) -> None:
+        """Waits for the save under way. Raises SaveFailed; always so when `final`."""
+        if self._thread is None:
+            return
+        self._thread.join()
+        error, self._thread, self._error = self._error, None, None
+        if error is None:
+            self.saved = self._writing
+            return
+        message = f"the checkpoint could not be written to {self._folder}: {error}"
+        logger.error("%s", message, exc_info=error)
+        if self._settings.on_failure == "stop" or final:
+            raise SaveFailed(message + "; " + self._what_stands()) from error
+        self.failed += 1
+        self._say(f"{message}; going on without it (checkpoint.on_failure)")
+
+    def _what_stands(self) -> str:
+        run = self._run.path
+        if self.saved is None:
+            return f"there is none yet; make room, then: dapo train --resume {run}"
+        stands = [path.name for path in checkpoint.folders(self._folder) if checkpoint.fault(path) is None]
+        return f"{stands[-1] if stands else 'none'} stands; make room, then: dapo train --resume {run}"
+
+    def _write(self, content: Content) -> None:
+        try:
+            self._folder.mkdir(exist_ok=True)
+            path = checkpoint.write(self._folder, content, self._learner)
+            checkpoint.prune(self._folder, path, self._settings)
+        except BaseException as error:
+            self._error = error
+
+
+def _files_of(save: Callable[[Path], object]) -> dict[str, bytes]:
+    """What a function writes into a folder: relative name -> content."""
+    with tempfile.TemporaryDirectory(prefix="dapo-") as name:
+        folder = Path(name)
+        save(folder)
+        return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
