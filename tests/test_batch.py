@@ -16,8 +16,8 @@ import reference as ref
 from dapo.algorithm import row_weights
 from dapo.batch import make_batch, minibatches, with_advantages
 from dapo.config.schema import Config
-from dapo.loop import learning_rate, nonfinite_in_a_row, step_metrics
-from dapo.types import Batch, Finish, Group
+from dapo.loop import batch_metrics, learning_rate, update, update_metrics
+from dapo.types import Batch, Finish, Group, Pending, TrainState
 from helpers_learner import EOS, config, group, response
 
 PAD = 0
@@ -277,7 +277,25 @@ def test_golden_paper_learning_rate() -> None:
 )
 def test_nonfinite_updates_in_a_row(before: int, flags: str, expected: int) -> None:
     """Skips count over steps, and one good update starts again."""
-    assert nonfinite_in_a_row(before, [{"grad/nonfinite": float(c)} for c in flags]) == expected
+    answers = iter([{"grad/nonfinite": float(c)} for c in flags])
+    learner = SimpleNamespace(update=lambda minibatch, rate: next(answers))
+    parts: Any = SimpleNamespace(config=config(), learner=learner, view=SimpleNamespace(phase=lambda name: None))
+    batch, _ = many(1)
+    state = TrainState(
+        nonfinite_in_a_row=before,
+        pending=Pending(minibatches=(batch,) * len(flags), metrics={"time/train_s": 0.0, "time/step_s": 0.0}),
+    )
+    for _ in flags:
+        state = update(parts, state)
+    assert state.nonfinite_in_a_row == expected
+    assert state.pending is not None
+    assert not state.pending.minibatches
+
+
+def updates_of(batch: Batch, mismatch: float | None, updates: Sequence[dict[str, float]]) -> dict[str, float]:
+    """The metrics of a step's batch and updates."""
+    metrics = batch_metrics(batch, mismatch)
+    return metrics | update_metrics(Pending(minibatches=(), updates=tuple(updates), metrics=metrics))
 
 
 def test_step_metrics() -> None:
@@ -288,8 +306,7 @@ def test_step_metrics() -> None:
         {"grad/nonfinite": 0.0, "loss/policy": 1.0, "ratio/max": 1.5, "ratio/logprob_abs_mean": 0.25},
         {"grad/nonfinite": 1.0, "loss/policy": 3.0, "ratio/max": 1.25, "ratio/logprob_abs_mean": 0.75},
     ]
-    collected: Any = SimpleNamespace()
-    got = step_metrics(updates, None, batch, collected)
+    got = updates_of(batch, None, updates)
     assert got["loss/policy"] == 2.0
     assert got["ratio/max"] == 1.5
     assert got["grad/nonfinite_updates"] == 1.0
@@ -299,13 +316,23 @@ def test_step_metrics() -> None:
     assert got["tokens/loss"] == 14.0
     assert got["advantage/abs_mean"] == 2.0
     assert got["advantage/length_weighted_mean"] == pytest.approx((3 - 3 + 8 - 16) / 14)
-    assert step_metrics(updates, 0.125, batch, collected)["mismatch/logprob_abs_mean"] == 0.125
+    assert updates_of(batch, 0.125, updates)["mismatch/logprob_abs_mean"] == 0.125
 
 
 def test_step_metrics_without_loss_tokens() -> None:
     """Nothing to train on gives zeros, not a division by zero."""
     batch, _ = many(1)
     batch = replace(batch, loss_mask=torch.zeros_like(batch.loss_mask))
-    got = step_metrics([{"grad/nonfinite": 0.0}], None, batch, SimpleNamespace())  # type: ignore[arg-type]
+    got = updates_of(batch, None, [{"grad/nonfinite": 0.0}])
     assert got["tokens/loss"] == got["advantage/length_weighted_mean"] == 0.0
     assert all(np.isfinite(value) for value in got.values())
+
+
+def test_noise_on_large_rewards_is_no_signal() -> None:
+    """L5: graded rewards around 100 that differ by 1e-13; rounded to float32 they would lie 8e-6 apart."""
+    middle = 100 + 2**-18
+    rewards = [math.nextafter(middle, 200), *(middle * (1 - 2e-16 * k) for k in range(1, 8))]
+    made = [group(0, [5], [response([6, EOS]) for _ in rewards], rewards)]
+    settings = config(sampling__responses_per_prompt=8)
+    batch = with_advantages(make_batch(made, [EOS], settings), made, settings)
+    assert batch.advantages.tolist() == [0.0] * 8

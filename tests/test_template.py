@@ -63,6 +63,16 @@ def test_exactly_one_bos(adds_bos: bool, chat: str, bos: int) -> None:
     assert ids == [BOS_ID] * bos + [tiny.VOCABULARY.index("a"), tiny.VOCABULARY.index("b"), TURN_ID]
 
 
+@pytest.mark.parametrize("before", ["ba", "{% if true %}a{% endif %}", "{{ messages[0]['role'][0] }}"])
+def test_a_template_may_write_its_bos_behind_other_text(before: str) -> None:
+    """Then none is put in front of it: that would be the second."""
+    made = tokenizer(adds_bos=True, template=before + "{{ bos_token }}" + PLAIN)
+    prompt = template(made)
+    ids = prompt.encode(prompt.messages("ab", {}, WHERE), "")[1]
+    assert ids.count(BOS_ID) == 1
+    assert ids[0] != BOS_ID
+
+
 @pytest.mark.parametrize("adds_bos", [True, False])
 @pytest.mark.parametrize("times", [2, 3])
 def test_a_template_that_writes_two_is_refused(adds_bos: bool, times: int) -> None:

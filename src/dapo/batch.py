@@ -68,7 +68,8 @@ def with_advantages(batch: Batch, groups: Sequence[Group], config: Config) -> Ba
     loss tokens is taken off its reward; the batch must then bring old_logprobs and ref_logprobs.
     """
     algorithm = config.algorithm
-    rewards = torch.tensor([[rollout.shaped_reward for rollout in group.rollouts] for group in groups])
+    shaped = [[rollout.shaped_reward for rollout in group.rollouts] for group in groups]
+    rewards = torch.tensor(shaped, dtype=torch.float64)  # float32 would turn noise on large rewards into a spread
     if algorithm.kl.place == "reward":
         assert batch.old_logprobs is not None
         assert batch.ref_logprobs is not None

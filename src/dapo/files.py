@@ -32,13 +32,22 @@ def sync_directory(folder: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a UTF-8 file aside, sync it, and rename it into place."""
+    """Write a UTF-8 file, see `write_bytes`."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file aside, sync it, and rename it into place; a write that fails leaves nothing."""
     aside = path.with_name(path.name + ".tmp")
-    with aside.open("w", encoding="utf-8") as handle:
-        handle.write(text)
-        handle.flush()
-        os.fsync(handle.fileno())
-    aside.replace(path)
+    try:
+        with aside.open("wb") as handle:
+            handle.write(data)
+            handle.flush()
+            os.fsync(handle.fileno())
+        aside.replace(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
     sync_directory(path.parent)
 
 

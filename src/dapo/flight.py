@@ -101,7 +101,7 @@ class Flight:
                 f"the engine failed {self._raised_in_a_row} times in a row (engine.reruns = {self._reruns}); "
                 f"the last time with {type(error).__name__}: {error}"
             ) from error
-        logger.warning("the engine failed; its draws are run again", exc_info=error)
+        logger.warning("the engine failed (%s: %s); its draws are run again", type(error).__name__, error)
         waiting = dict(sorted(self._prompts.items()))
         self.cancel()
         for draw, prompt in waiting.items():

@@ -366,7 +366,5 @@ def check_filled(collected: Collected, config: Config) -> None:
     if not collected.short or (rule == "train_short" and collected.kept):
         return
     if rule == "error":
-        raise ConfigError(
-            collected.short + '; raise max_rounds, change the data, or set on_exhausted = "stop"'
-        )
+        raise ConfigError(collected.short + '; raise max_rounds, change the data, or set on_exhausted = "stop"')
     raise SamplingExhausted(collected.short)

@@ -62,6 +62,7 @@ def check_data(config: Config, check_answers: CheckAnswers | None) -> CheckedDat
         counts["also_in_eval"] += len(source) - len(training[index])
         if not training[index]:
             raise DataError(f"{sources[index].source}: all its problems are evaluation problems")
+    check_enough(config, sum(map(len, training)))
     return CheckedData(training, weights, evaluation, counts, notes)
 
 
@@ -121,14 +122,18 @@ def tokenise_data(config: Config, checked: CheckedData, tokenizer: Any) -> Loade
                 f"{config.data.max_prompt_tokens}; raise it"
             )
         by_source.append(prompts)
-    total = sum(map(len, by_source))
+    check_enough(config, sum(map(len, by_source)))
+    return LoadedData(by_source, checked.weights, tokenise_evaluation(config, checked, tokenizer), counts, notes)
+
+
+def check_enough(config: Config, prompts: int) -> None:
+    """One round has to be there when the data are not repeated. Raises ConfigError."""
     drawn = config.sampling.gen_prompts or config.sampling.prompts_per_step
-    if not config.data.repeat and total < drawn:
+    if not config.data.repeat and prompts < drawn:
         raise ConfigError(
-            f"data.repeat = false, and {total} prompts are fewer than the {drawn} of one round "
+            f"data.repeat = false, and {prompts} prompts are fewer than the {drawn} of one round "
             "(sampling.gen_prompts or prompts_per_step); lower it or set data.repeat = true"
         )
-    return LoadedData(by_source, checked.weights, tokenise_evaluation(config, checked, tokenizer), counts, notes)
 
 
 def tokenise_evaluation(config: Config, checked: CheckedData, tokenizer: Any) -> list[Prompt]:

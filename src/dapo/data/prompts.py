@@ -92,7 +92,7 @@ def read_problems(
     result = []
     for source in sources:
         kept = []
-        for row, answer in _graded(list(read_rows(source)), check_answers, bad_answers, counts, notes):
+        for row, answer in _graded(source, check_answers, bad_answers, counts, notes):
             turns = wording.turns(row.problem, row.columns, row.where)
             content = content_id(row.problem if turns is None else turns)
             problem = Problem(content, row, answer)
@@ -140,13 +140,18 @@ def _answer(row: Row) -> str | None:
 
 
 def _graded(
-    rows: list[Row], check_answers: CheckAnswers | None, bad_answers: str, counts: Counter[str], notes: list[str]
+    source: SourceConfig,
+    check_answers: CheckAnswers | None,
+    bad_answers: str,
+    counts: Counter[str],
+    notes: list[str],
 ) -> list[tuple[Row, str | None]]:
     """Rows with their answers; those that can't be graded are refused or dropped, all of them counted.
 
     Raises:
-        DataError: naming how many, the first row, its answer and the mend.
+        DataError: naming how many, the first row, its column and answer, and the mend.
     """
+    rows = list(read_rows(source))
     counts["rows"] += len(rows)
     answers = [_answer(row) for row in rows]
     if check_answers is None:
@@ -155,7 +160,8 @@ def _graded(
     bad = [(row, reason) for row, reason in zip(rows, reasons, strict=True) if reason]
     if bad:
         row, reason = bad[0]
-        first = f"{row.where}: the answer {_shown(row.answer)} can't be graded: {reason}"
+        column = f"column {source.answer_column}"
+        first = f"{row.where}: the answer {_shown(row.answer)} ({column}) can't be graded: {reason}"
         if bad_answers == "refuse" or len(bad) == len(rows):
             raise DataError(
                 f"{first} ({len(bad)} of {len(rows)} rows are like this; mend them, or leave them out with "

@@ -78,6 +78,26 @@ class PromptTemplate:
         if self._wording.raw and self._system:
             raise ConfigError('data.system is set, but data.template = "raw" has no system turn; remove one')
         self.bos = _wanted_bos(tokenizer)
+        self._template_writes_bos = self.bos is not None and self.bos in self._template_ids()
+
+    def _template_ids(self) -> list[int]:
+        """Token ids of the chat template around a plain word; none without a chat template."""
+        if self._wording.raw:
+            return []
+        turns: list[Message] = [{"role": "system", "content": self._system}] if self._system else []
+        ids: list[int] = self._tokenizer(
+            self._rendered([*turns, {"role": "user", "content": "a"}]), add_special_tokens=False
+        )["input_ids"]
+        return ids
+
+    def _rendered(self, messages: Sequence[Message]) -> str:
+        try:
+            text: str = self._tokenizer.apply_chat_template(
+                list(messages), tokenize=False, add_generation_prompt=True, **self._chat_arguments
+            )
+        except jinja2.TemplateError as error:
+            raise ModelError(f"the tokenizer's chat template: {error}") from None
+        return text
 
     def messages(self, problem: Any, columns: Mapping[str, Any], where: str) -> tuple[Message, ...] | None:
         """The chat turns of a problem, the system turn included, or None for raw text. Raises DataError."""
@@ -89,18 +109,14 @@ class PromptTemplate:
     def encode(self, messages: Sequence[Message] | None, text: str) -> tuple[str, list[int]]:
         """(prompt text, token ids) with exactly one BOS where the tokenizer wants one."""
         if messages is not None:
-            try:
-                text = self._tokenizer.apply_chat_template(
-                    list(messages), tokenize=False, add_generation_prompt=True, **self._chat_arguments
-                )
-            except jinja2.TemplateError as error:
-                raise ModelError(f"the tokenizer's chat template: {error}") from None
+            text = self._rendered(messages)
         ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
-        if self.bos is not None and (not ids or ids[0] != self.bos):
+        written = messages is not None and self._template_writes_bos  # maybe behind other text
+        if self.bos is not None and not written and ids[:1] != [self.bos]:
             ids = [self.bos, *ids]
         own = getattr(self._tokenizer, "bos_token_id", None)
         if own is not None and ids[:2] == [own, own]:
-            raise ModelError("the chat template writes the BOS token twice; mend the template")
+            raise ModelError("the prompt begins with two BOS tokens; mend the chat template or the problem's text")
         return text, ids
 
 

@@ -17,7 +17,7 @@ import zstandard
 from filelock import FileLock, Timeout
 
 from dapo.errors import SaveFailed, UserError
-from dapo.files import write_text
+from dapo.files import write_bytes, write_text
 from dapo.types import Group, Prompt
 
 logger = logging.getLogger(__name__)
@@ -79,7 +79,8 @@ class RunDirectory:
         if new and (self.path / "config.resolved.json").exists():
             self._lock.release()
             raise UserError(f"{self.path}: another process has just begun a run here; name another --output-dir")
-        self._handler = logging.FileHandler(self.path / "log.txt", encoding="utf-8")
+        with _writing(self.path / "log.txt"):
+            self._handler = logging.FileHandler(self.path / "log.txt", encoding="utf-8")
         self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         logging.getLogger("dapo").addHandler(self._handler)
 
@@ -146,11 +147,9 @@ class RunDirectory:
         folder = self.path / folder_name
         data = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode("utf-8", "replace")
         target = folder / f"step_{step:06d}.jsonl.zst"
-        aside = target.with_suffix(".tmp")
         with _writing(target):
             folder.mkdir(exist_ok=True)
-            aside.write_bytes(zstandard.ZstdCompressor().compress(data))
-            aside.replace(target)
+            write_bytes(target, zstandard.ZstdCompressor().compress(data))
 
     def rollouts(self, step: int, folder_name: str = "rollouts") -> list[dict[str, Any]]:
         """The rows that `write_rollouts` wrote. Raises UserError."""
@@ -167,7 +166,8 @@ class RunDirectory:
         sampled: rollouts are kept up to this step (that of pending updates is sampled already).
         """
         rows = [row for row in self.metrics() if row["step"] <= step]
-        write_text(self.metrics_file, "".join(json.dumps(row) + "\n" for row in rows))
+        with _writing(self.metrics_file):
+            write_text(self.metrics_file, "".join(json.dumps(row) + "\n" for row in rows))
         for folder, last in (("rollouts", step if sampled is None else sampled), ("eval", step)):
             for file in (self.path / folder).glob("step_*"):
                 if int(file.name[5:11]) > last:

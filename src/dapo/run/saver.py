@@ -67,7 +67,7 @@ class Saver:
         if self._thread is not None:
             self._thread.join()
         if self._error is not None and error[0] is not None:
-            logger.error("the last checkpoint could not be written", exc_info=self._error)
+            logger.error("the last checkpoint could not be written either: %s", self._error)
 
     def save(self, state: TrainState, learning_rate: float) -> None:
         """Copies everything now and starts writing it. Raises SaveFailed for the save before, see `check`."""
@@ -98,7 +98,7 @@ class Saver:
             self.wait()
 
     def wait(self, *, final: bool = False) -> None:
-        """Waits for the save under way. Raises SaveFailed; always so when `final`."""
+        """Waits for the save under way. Raises SaveFailed (always when `final`), or what was no disk's fault."""
         if self._thread is None:
             return
         self._thread.join()
@@ -106,8 +106,10 @@ class Saver:
         if error is None:
             self.saved = self._writing
             return
+        if not isinstance(error, _disk_errors()):
+            raise error
         message = f"the checkpoint could not be written to {self._folder}: {error}"
-        logger.error("%s", message, exc_info=error)
+        logger.error("%s", message)
         if self._settings.on_failure == "stop" or final:
             raise SaveFailed(message + "; " + self._what_stands()) from error
         self.failed += 1
@@ -127,6 +129,13 @@ class Saver:
             checkpoint.prune(self._folder, path, self._settings)
         except BaseException as error:
             self._error = error
+
+
+def _disk_errors() -> tuple[type[BaseException], ...]:
+    """What a disk that refuses looks like; anything else is a fault of ours."""
+    from safetensors import SafetensorError
+
+    return OSError, SafetensorError
 
 
 def _files_of(save: Callable[[Path], object]) -> dict[str, bytes]:
