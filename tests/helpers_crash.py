@@ -8,6 +8,7 @@ run benchmarks/crash.py, which does. `differences` may be called anywhere.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -279,7 +280,7 @@ class Campaign:
 
     def __init__(self, folder: Path, recipe: Path, schedule: str) -> None:
         self.folder, self.schedule, self.tally = folder, schedule, Tally()
-        self._new = ("train", recipe, *WORDS, *SCHEDULES[schedule], "--output-dir")
+        self._new: tuple[str | Path, ...] = ("train", recipe, *WORDS, *SCHEDULES[schedule], "--output-dir")
         self.straight = folder / f"{schedule}-straight"
         with self.start(*self._new, self.straight) as child:
             child.until((self.straight / "config.resolved.json").exists)
@@ -364,6 +365,9 @@ def prepare(folder: Path) -> Path:
     for name in IMPORTED_LATE:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    with contextlib.suppress(ImportError, AttributeError, TypeError):  # half of what loading a model takes
+        importlib.import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("llama")
+    gc.freeze()
     with Child(taught, folder / "model.txt") as child:
         if child.wait() != 0:
             raise RuntimeError(f"no model: {child.text()}")

@@ -16,6 +16,7 @@ import pytest
 import zstandard
 
 import helpers_crash as crash
+from dapo.files import sha256
 from dapo.run import checkpoint
 
 PROGRAM = Path(__file__).parents[1] / "benchmarks" / "crash.py"
@@ -64,7 +65,7 @@ def seal(folder: Path) -> None:
     """A new manifest, so that only the comparison can tell."""
     files = [file for file in folder.rglob("*") if file.is_file() and file.name != "manifest.json"]
     entries = {
-        str(f.relative_to(folder)): {"size": f.stat().st_size, "sha256": checkpoint.sha256(f)} for f in sorted(files)
+        str(f.relative_to(folder)): {"size": f.stat().st_size, "sha256": sha256(f)} for f in sorted(files)
     }
     (folder / "manifest.json").write_text(checkpoint.manifest_text(entries), encoding="utf-8")
     assert checkpoint.fault(folder) is None
@@ -159,7 +160,7 @@ FAULTS: dict[Callable[[Path], None], str] = {
     a_doubled_line: "metrics.jsonl line 7: ",
     a_torn_line: "can't be read: JSONDecodeError",
     one_response: "rollouts/step_000002.jsonl.zst: differs",
-    half_an_evaluation: "can't be read: ",
+    half_an_evaluation: "eval/step_000004.jsonl.zst: differs",
     an_evaluation_less: "eval/step_000004.jsonl.zst: only in one",
     one_accuracy: "eval/step_000002.json: differs",
     a_stray_save: "checkpoints/.step_000003.tmp: left lying about",
