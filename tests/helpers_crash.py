@@ -39,7 +39,7 @@ TRIES = 20  # starts that may end before their kill
 WORDS = (f"train.num_steps={STEPS}", "checkpoint.every=1", "checkpoint.keep_last=2", "eval.every=2", "engine.slots=8")
 SCHEDULES: dict[str, tuple[str, ...]] = {
     "rounds": ("sampling.gen_prompts=3",),
-    "streaming": ("sampling.schedule=streaming", "sampling.gen_prompts=6", "train.updates_per_step=4"),
+    "streaming": ("sampling.schedule=streaming", "sampling.gen_prompts=6"),
     "carry": (
         "sampling.schedule=streaming",
         "sampling.gen_prompts=6",
@@ -156,6 +156,15 @@ def saves_under_way(run: Path) -> dict[str, int]:
 def newest_step(run: Path) -> int:
     """Of the checkpoints that stand; 0 without any."""
     return max((int(path.name[5:11]) for path in checkpoint.folders(run / "checkpoints")), default=0)
+
+
+def must_stand(run: Path) -> int:
+    """A step whose checkpoint, or a later one, has to stand after a kill, whenever it fell.
+
+    A save begins once the one before stands, and after the metrics of its step were written.
+    """
+    saves = [int(name[6:12]) - 1 for name in saves_under_way(run)]
+    return max([row["step"] - 2 for row in RunDirectory(run).metrics()] + saves, default=0)
 
 
 def classify(run: Path, saves_before: dict[str, int]) -> str:
@@ -311,10 +320,11 @@ class Campaign:
             Path(f"{run}.txt").unlink()
 
     def _begin_and_kill(self, run: Path, rng: random.Random) -> bool:
+        span_s = self.run_s if rng.random() < 0.8 else AIMED_S  # or right at the beginning
         for _ in range(TRIES):
             with self.start(*self._new, run) as child:
                 begun = child.until((run / "config.resolved.json").exists)
-                if begun and kill_somewhere(child, run, rng, self.run_s, {}):
+                if begun and kill_somewhere(child, run, rng, span_s, {}):
                     self.tally.kills[classify(run, {})] += 1
                     return False
             if child.hung or child.code != 0:
@@ -324,7 +334,7 @@ class Campaign:
 
     def _resume(self, run: Path, rng: random.Random) -> tuple[bool, bool]:
         """(whether it ended by itself, whether something is wrong)."""
-        stood, left = newest_step(run), saves_under_way(run)
+        stood, left = max(newest_step(run), must_stand(run)), saves_under_way(run)
         span_s = self.before_s + self.run_s * (STEPS - stood) / STEPS
         self.tally.resumes += 1
         with self.start("train", "--resume", run) as child:
@@ -333,10 +343,11 @@ class Campaign:
             elif child.wait() != 0:
                 return True, self._refused(run, child)
         said = FROM.search(child.text())
-        step = next(int(number) for number in said.groups() if number is not None) if said else None
-        if step is not None and step < stood:
-            self.tally.lost.append(f"{run}: step {stood} stood, and the resume began at {step}")
-        return child.code == 0, step is not None and step < stood
+        at = next(int(number) for number in said.groups() if number is not None) if said else stood
+        if at < stood or newest_step(run) < stood:
+            self.tally.lost.append(f"{run}: {stood} steps were saved; {at} were gone on from, {newest_step(run)} stand")
+            return True, True
+        return child.code == 0, False
 
     def _refused(self, run: Path, child: Child) -> bool:
         reason = f"hung for {HANG_S:.0f} s" if child.hung else f"exit code {child.code}"

@@ -554,6 +554,8 @@ def test_batch_line_does_the_sums() -> None:
     for part in ("512 prompts x 16 = 8192", "16 updates of 32 prompts", "512 responses", "1536", "1600"):
         assert part in line
     assert "no dynamic sampling" in batch_line(load("sampling.filter=off"))
+    streaming = batch_line(load({"sampling.schedule": "streaming", "sampling.gen_prompts": 64, **CARRY}))
+    assert "a window of 64 prompts, at most 640 a step, at most 512 carried" in streaming
 
 
 def test_an_unknown_recipe_is_answered_with_a_known_one(monkeypatch: pytest.MonkeyPatch) -> None:

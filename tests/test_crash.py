@@ -64,9 +64,7 @@ def rewrite_json(path: Path, change: Callable[[Any], None]) -> None:
 def seal(folder: Path) -> None:
     """A new manifest, so that only the comparison can tell."""
     files = [file for file in folder.rglob("*") if file.is_file() and file.name != "manifest.json"]
-    entries = {
-        str(f.relative_to(folder)): {"size": f.stat().st_size, "sha256": sha256(f)} for f in sorted(files)
-    }
+    entries = {str(f.relative_to(folder)): {"size": f.stat().st_size, "sha256": sha256(f)} for f in sorted(files)}
     (folder / "manifest.json").write_text(checkpoint.manifest_text(entries), encoding="utf-8")
     assert checkpoint.fault(folder) is None
 

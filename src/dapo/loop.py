@@ -163,6 +163,7 @@ def finish(parts: Parts, state: TrainState, stop: StopRequest) -> tuple[TrainSta
         "train/policy_version": float(step),
         "checkpoint/failed_saves": float(parts.saver.failed),
         "trackers/failures": float(parts.trackers.failures),
+        "time/save_s": parts.saver.seconds(),
         "memory/peak_gb": peak_memory_gb(),
     }
     return replace(state, step=step, version=step, pending=None, score=score(metrics)), metrics

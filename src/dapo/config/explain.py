@@ -47,17 +47,29 @@ def batch_line(config: Config) -> str:
         sampling.responses_per_prompt,
         train.updates_per_step,
     )
-    drawn = sampling.gen_prompts or prompts
-    if sampling.filter == "off":
-        rounds = "no dynamic sampling"
-    else:
-        rounds = f"dynamic sampling on {sampling.filter}: rounds of {drawn} prompts, at most {sampling.max_rounds}"
     return (
         f"{prompts} prompts x {group} = {prompts * group} responses a step, each at most "
         f"{sampling.max_response_tokens} tokens; {updates} updates of {prompts // updates} prompts = "
-        f"{prompts * group // updates} responses; {rounds}; {train.num_steps} steps = "
+        f"{prompts * group // updates} responses; {_sampling_words(config)}; {train.num_steps} steps = "
         f"{train.num_steps * updates} updates"
     )
+
+
+def _sampling_words(config: Config) -> str:
+    sampling = config.sampling
+    drawn = sampling.gen_prompts or sampling.prompts_per_step
+    if sampling.filter == "off":
+        words = "no dynamic sampling"
+    elif sampling.schedule == "streaming":
+        words = (
+            f"dynamic sampling on {sampling.filter}: a window of {drawn} prompts, "
+            f"at most {drawn * sampling.max_rounds} a step"
+        )
+    else:
+        words = f"dynamic sampling on {sampling.filter}: rounds of {drawn} prompts, at most {sampling.max_rounds}"
+    if sampling.surplus == "carry":
+        words += f", at most {sampling.prompts_per_step * sampling.max_staleness} carried to the next step"
+    return words
 
 
 def explain(config: Config | None = None) -> Iterator[tuple[str, Any, str, str]]:

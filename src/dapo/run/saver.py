@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,6 +59,7 @@ class Saver:
         self._writing: Place | None = None
         self.saved = saved
         self.failed = 0
+        self._blocked_s = 0.0
 
     def __enter__(self) -> Saver:
         return self
@@ -72,6 +74,7 @@ class Saver:
     def save(self, state: TrainState, learning_rate: float) -> None:
         """Copies everything now and starts writing it. Raises SaveFailed for the save before, see `check`."""
         self.wait()
+        start = time.perf_counter()
         self._run.sync()
         content = Content(
             state=state,
@@ -84,6 +87,7 @@ class Saver:
         self._writing = checkpoint.place_of(state)
         self._thread = threading.Thread(target=self._write, args=(content,), name="dapo-save")
         self._thread.start()
+        self._blocked_s += time.perf_counter() - start
 
     def ensure(self, state: TrainState, learning_rate: float) -> None:
         """Saves a state and waits until it stands, unless it stands already. Raises SaveFailed."""
@@ -101,7 +105,9 @@ class Saver:
         """Waits for the save under way. Raises SaveFailed (always when `final`), or what was no disk's fault."""
         if self._thread is None:
             return
+        start = time.perf_counter()
         self._thread.join()
+        self._blocked_s += time.perf_counter() - start
         error, self._thread, self._error = self._error, None, None
         if error is None:
             self.saved = self._writing
@@ -114,6 +120,11 @@ class Saver:
             raise SaveFailed(message + "; " + self._what_stands()) from error
         self.failed += 1
         self._say(f"{message}; going on without it (checkpoint.on_failure)")
+
+    def seconds(self) -> float:
+        """For how long training had to wait, for copies and for the save before, since the last call."""
+        seconds, self._blocked_s = self._blocked_s, 0.0
+        return seconds
 
     def _what_stands(self) -> str:
         run = self._run.path
