@@ -72,8 +72,7 @@ class Child:
         self.output, self.begun = output, time.monotonic()
         self.code: int | None = None
         self.hung = False
-        sys.stdout.flush()
-        sys.stderr.flush()
+        sys.stdout.flush()  # or the child would say it again
         self._pid = os.fork()
         if self._pid == 0:
             _run_and_leave(work, output)
@@ -211,12 +210,10 @@ def kill_somewhere(child: Child, run: Path, rng: random.Random, span_s: float, l
 def checkpoint_files(run: Path) -> dict[str, Any]:
     """Every file of the last checkpoint but its manifest; the digest of the configuration, which names paths, aside."""
     folder = run / "checkpoints" / f"step_{newest_step(run):06d}"
-    found: dict[str, Any] = {
-        f"{folder.name}/{file.relative_to(folder)}": file.read_bytes() for file in folder.rglob("*") if file.is_file()
-    }
-    found.pop(f"{folder.name}/manifest.json", None)
-    state = json.loads(found[f"{folder.name}/state.json"])
+    files = [file for file in folder.rglob("*") if file.is_file() and file != folder / "manifest.json"]
+    state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
     del state["digests"]["config"]
+    found: dict[str, Any] = {f"{folder.name}/{file.relative_to(folder)}": file.read_bytes() for file in files}
     return found | {f"{folder.name}/state.json": state}
 
 

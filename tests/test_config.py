@@ -419,6 +419,10 @@ COMBINATIONS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"reward.placebo": True, "sampling.schedule": "streaming"}, 'schedule = "rounds"'),
     ({"checkpoint.keep_best": 1}, "checkpoint.keep_best = 1 needs evaluations"),
+    ({"checkpoint.keep_every": 5}, "keep_every = 5 keeps nothing"),
+    ({"checkpoint.keep_every": 25, "checkpoint.every": 10}, "keep_every = 25 keeps nothing"),
+    ({"sampling.gen_prompts": 16}, "160 draws can never fill"),
+    ({**CARRY, "sampling.schedule": "streaming", "sampling.filter": "off"}, "nothing to carry"),
 ]
 
 
@@ -447,6 +451,8 @@ def test_combinations_that_cannot_be_used(layer: dict[str, Any], said: str) -> N
         {"sampling.schedule": "streaming", "sampling.filter": "off", "sampling.gen_prompts": 600},
         {"sampling.skip_solved_after": 2, "reward.functions": ["a.py:f", "grader"]},
         {"checkpoint.keep_best": 1, "eval.data": "e.jsonl"},
+        {"checkpoint.keep_every": 20, "checkpoint.every": 10},
+        {"sampling.gen_prompts": 52},
         {"algorithm.old_logprobs": "engine"},
     ],
 )

@@ -203,6 +203,7 @@ def test_metrics_and_line() -> None:
         "eval/parsed_fraction",
         "eval/truncated_fraction",
         "eval/length_mean_tokens",
+        "eval/engine_failures",
         "time/eval_s",
     }
     assert metrics["eval/accuracy"] == 0.5

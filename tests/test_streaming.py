@@ -220,7 +220,7 @@ def test_an_exhausted_filling_goes_on_where_it_stopped(schedule: str) -> None:
         next_draw=first.next_draw,
         next_place=first.next_place,
         carried=first.groups,
-        unfinished_draws=len(first.groups),
+        unfinished=first.unfinished,
     )
     again = collect(made, by_draw(""), engine=engine, state=state)  # the same bound: the same end, no new draws
     assert (places(again.kept), len(engine.submitted)) == ([2], 4)

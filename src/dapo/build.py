@@ -29,7 +29,7 @@ from dapo.learner.base import Learner
 from dapo.learner.torch_learner import LearnerSettings, Objective, TorchLearner
 from dapo.loop import Parts
 from dapo.model.loading import check_architecture, eos_ids, load_model, load_tokenizer, pick_device, pick_dtype
-from dapo.provenance import digests_of, record_resume, record_start
+from dapo.provenance import check_carried, check_nothing_lost, digests_of, record_resume, record_start
 from dapo.reward import Scorer
 from dapo.reward.functions import load_function
 from dapo.rollout.base import RolloutEngine
@@ -241,7 +241,10 @@ def data_line(data: LoadedData) -> str:
 
 def config_of_run(run: RunDirectory) -> Config:
     """The configuration a run was started with."""
-    return from_tree(run.read_json("config.resolved.json"))
+    tree = run.read_json("config.resolved.json")
+    if not isinstance(tree, dict):
+        raise UserError(f"{run.path / 'config.resolved.json'}: not the configuration of a run; put it back")
+    return from_tree(tree)
 
 
 def resume(
@@ -251,17 +254,21 @@ def resume(
     view: View,
     allowed: Collection[str] = (),
 ) -> tuple[Parts, TrainState]:
-    """Parts and state of a run at its newest checkpoint, or at its start when it has none."""
-    run.hold(new=False)
-    for line in found.passed_over if found is not None else ():
-        logger.warning("%s", line)
+    """Parts and state of a run, held already, at a checkpoint of its own, or at its start when it has none."""
     if found is None:
+        check_nothing_lost(run, config)
         view.say(f"{run.path}: stopped before its first checkpoint; starting again from step 0")
         parts = build(config, run, view, None, allowed)
         run.cut_after(-1)
         return parts, TrainState()
     state = found.state
+    check_carried(config, state)
+    for line in found.passed_over:
+        logger.warning("%s", line)
     view.say(f"resuming from {found.path} (step {state.step})")
+    if state.pending is not None:
+        view.say(f"{len(state.pending.minibatches)} updates of step {state.step + 1} are left, as they were sampled")
+    run.metrics()  # a damaged line is found before anything is loaded
     parts = build(config, run, view, found, allowed)
     checkpoint.restore(found, parts.learner)
     run.cut_after(state.step, sampled=state.step + (state.pending is not None))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dapo.config.schema import Config
@@ -40,6 +40,7 @@ class Evaluation:
     length_mean_tokens: float
     seconds: float
     groups: tuple[Group, ...]
+    engine_failures: int = 0
 
     def by_source(self) -> dict[str, float]:
         """avg@k of each source's problems."""
@@ -58,6 +59,7 @@ class Evaluation:
             "parsed_fraction",
             "truncated_fraction",
             "length_mean_tokens",
+            "engine_failures",
         )
         return {f"eval/{name}": float(getattr(self, name)) for name in names} | {"time/eval_s": self.seconds}
 
@@ -70,6 +72,7 @@ class Evaluation:
             "by_source": {name: plain(value) for name, value in self.by_source().items()},
             "problems": self.problems,
             "k": self.k,
+            "engine_failures": self.engine_failures,
             "seconds": self.seconds,
         }
 
@@ -120,7 +123,8 @@ def evaluate(
     finally:
         flight.cancel()
     ordered = tuple(groups[draw] for draw in range(len(prompts)))
-    return summarise(ordered, settings.k, time.perf_counter() - start)
+    result = summarise(ordered, settings.k, time.perf_counter() - start)
+    return replace(result, engine_failures=flight.failures)
 
 
 def plain(value: float) -> float | None:

@@ -15,9 +15,9 @@ logger = logging.getLogger(__name__)
 class Flight:
     """Submits draws and hands out those that finished.
 
-    Failure goes with length, so a draw that the engine aborts, or forgets when it raises, is run again
-    under its own index. After `reruns` of these for one draw (or in a row, for the whole engine) the
-    run stops.
+    Failure goes with length, so a draw that the engine refuses, aborts, or forgets when it raises is run
+    again under its own index. After `reruns` of these for one draw, or polls that raise in a row, the run
+    stops.
 
     Attributes:
         failures: aborted draws and exceptions of the engine.
@@ -38,14 +38,14 @@ class Flight:
     def submit(self, draw: int, prompt: Prompt) -> None:
         """Starts a draw. Raises EngineError when the engine keeps refusing it."""
         self._prompts[draw] = prompt
-        try:
-            self._engine.submit(draw, prompt, self._params)
-        except DapoError as error:
-            if not isinstance(error, EngineError):
-                raise
-            self._raised(error)
-        except Exception as error:
-            self._raised(error)
+        for attempt in range(self._reruns + 1):
+            try:
+                self._engine.submit(draw, prompt, self._params)
+            except Exception as error:
+                self._count(error, attempt + 1, f"draw {draw} is submitted again")
+                self._forget([draw])
+            else:
+                return
 
     def poll(self) -> list[FinishedDraw]:
         """Draws that finished whole since the last call; maybe none.
@@ -54,13 +54,10 @@ class Flight:
         """
         try:
             finished = self._engine.poll()
-        except DapoError as error:
-            if not isinstance(error, EngineError):
-                raise
-            self._raised(error)
-            return []
         except Exception as error:
-            self._raised(error)
+            self._raised_in_a_row += 1
+            self._count(error, self._raised_in_a_row, "its draws are run again")
+            self._start_again()
             return []
         done = []
         for draw in finished:
@@ -78,8 +75,15 @@ class Flight:
     def cancel(self) -> None:
         """Forgets every draw in flight; none of them will be looked at."""
         if self._prompts:
-            self.lost_tokens += self._engine.cancel(list(self._prompts)) or 0
+            self._forget(list(self._prompts))
         self._prompts.clear()
+
+    def _forget(self, draws: list[int]) -> None:
+        """An engine that has failed may not be able to cancel either; what it failed with first is told."""
+        try:
+            self.lost_tokens += self._engine.cancel(draws) or 0
+        except Exception as error:
+            logger.warning("the engine could not cancel (%s: %s)", type(error).__name__, error)
 
     def _abort(self, draw: FinishedDraw) -> None:
         self.failures += 1
@@ -90,19 +94,23 @@ class Flight:
         logger.warning("the engine aborted draw %d; it is run again", draw.draw)
         self.submit(draw.draw, self._prompts[draw.draw])
 
-    def _raised(self, error: Exception) -> None:
-        """An exception of the engine: every draw in flight is asked for anew, in draw order."""
-        self.failures += 1
-        self._raised_in_a_row += 1
-        if self._raised_in_a_row > self._reruns:
-            if isinstance(error, EngineError):
-                raise error
-            raise EngineError(
-                f"the engine failed {self._raised_in_a_row} times in a row (engine.reruns = {self._reruns}); "
-                f"the last time with {type(error).__name__}: {error}"
-            ) from error
-        logger.warning("the engine failed (%s: %s); its draws are run again", type(error).__name__, error)
+    def _start_again(self) -> None:
+        """Every draw in flight is asked for anew, in draw order."""
         waiting = dict(sorted(self._prompts.items()))
         self.cancel()
         for draw, prompt in waiting.items():
             self.submit(draw, prompt)
+
+    def _count(self, error: Exception, times: int, what: str) -> None:
+        """Notes an exception of the engine. Raises it as an EngineError after too many."""
+        if isinstance(error, DapoError) and not isinstance(error, EngineError):
+            raise error
+        self.failures += 1
+        if times > self._reruns:
+            if isinstance(error, EngineError):
+                raise error
+            raise EngineError(
+                f"the engine failed {times} times in a row (engine.reruns = {self._reruns}); "
+                f"the last time with {type(error).__name__}: {error}"
+            ) from error
+        logger.warning("the engine failed (%s: %s); %s", type(error).__name__, error, what)

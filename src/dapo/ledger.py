@@ -32,6 +32,9 @@ def ledger(collected: Collected, state: TrainState, config: Config) -> dict[str,
     taken, kept = collected.taken, collected.kept
     metrics = _draws(collected) | _tokens(collected) | _staleness(kept, state.version)
     metrics |= _described("sampled", taken) | _described("kept", kept) | _lengths(taken, config)
+    if _has_correctness(taken):
+        metrics["sampling/all_right_fraction"] = mean_or_nan([g.num_correct == len(g.rollouts) for g in taken])
+        metrics["sampling/all_wrong_fraction"] = mean_or_nan([g.num_correct == 0 for g in taken])
     verdicts = [r.score.verdict for group in taken for r in group.rollouts]
     for verdict in (Verdict.UNPARSED, Verdict.TIMEOUT, Verdict.ERROR):
         metrics[f"sampled/{verdict.value}_fraction"] = mean_or_nan([v is verdict for v in verdicts])
@@ -52,8 +55,11 @@ def totals(before: Mapping[str, float], metrics: Mapping[str, float]) -> dict[st
 
 
 def history_after(history: History, collected: Collected, step: int) -> History:
-    """The records of prompts once a step has looked at its groups; carried ones count when they are taken."""
-    groups = (*collected.taken, *collected.surplus)
+    """The records of prompts once a step has looked at its groups, in draw order.
+
+    Carried groups count when they are taken, and so nothing that was drawn after them counts before.
+    """
+    groups = collected.taken if collected.carried else (*collected.taken, *collected.surplus)
     if not _has_correctness(groups):
         return history
     return updated(history, ((g.prompt.id, g.num_correct, len(g.rollouts)) for g in groups), step)
@@ -62,16 +68,15 @@ def history_after(history: History, collected: Collected, step: int) -> History:
 def _draws(collected: Collected) -> dict[str, float]:
     """Counts of draws. Acceptance is (N-1)/(M-1): N/M is biased by stopping at a success.
 
-    A filling that ended for another reason (short) did not stop at a success: N/M.
+    A filling that ended for another reason (short) did not stop at a success: N/M. N = 1 says nothing.
     """
     taken, kept = collected.taken, len(collected.kept)
     trials, successes = (len(taken), kept) if collected.short else (len(taken) - 1, kept - 1)
+    trials = 0 if kept == 1 and not collected.short else trials
     return {
         "sampling/draws": float(len(taken)),
         "sampling/kept": float(kept),
         "sampling/acceptance": successes / trials if trials > 0 else float("nan"),
-        "sampling/all_right_fraction": mean_or_nan([group.num_correct == len(group.rollouts) for group in taken]),
-        "sampling/all_wrong_fraction": mean_or_nan([group.num_correct == 0 for group in taken]),
         "sampling/surplus_draws": float(len(collected.surplus)),
         "sampling/cancelled_draws": float(collected.cancelled),
         "sampling/carried_in_draws": float(collected.carried_in),
@@ -83,14 +88,17 @@ def _draws(collected: Collected) -> dict[str, float]:
 
 
 def _tokens(collected: Collected) -> dict[str, float]:
-    """Tokens, and the seconds of generation by their share of the tokens."""
+    """Tokens, and the seconds of generation shared out by the tokens of this filling (carried ones cost none)."""
     new = num_tokens(collected.groups[collected.carried_in :])
     generated = new + collected.lost_tokens
     carried_in = num_tokens(collected.groups[: collected.carried_in])
     kept, carried = num_tokens(collected.kept), num_tokens(collected.left)
     wasted = generated + carried_in - kept - carried
     per_token = collected.rollout_seconds / max(generated, 1)
-    taken_draws = {group.draw for group in collected.kept}
+    kept_draws = {group.draw for group in collected.kept}
+    older = {group.draw for group in collected.groups[: collected.carried_in]}
+    new_kept = num_tokens([group for group in collected.kept if group.draw not in older])
+    new_carried = num_tokens([group for group in collected.left if group.draw not in older])
     return {
         "tokens/generated": float(generated),
         "tokens/kept": float(kept),
@@ -100,10 +108,10 @@ def _tokens(collected: Collected) -> dict[str, float]:
         "tokens/carried": float(carried),
         "tokens/per_s": generated / max(collected.rollout_seconds, 1e-9),
         "response/kept_length_mean_tokens": _mean_length(collected.kept),
-        "response/dropped_length_mean_tokens": _mean_length([g for g in collected.taken if g.draw not in taken_draws]),
+        "response/dropped_length_mean_tokens": _mean_length([g for g in collected.taken if g.draw not in kept_draws]),
         "time/rollout_s": collected.rollout_seconds,
-        "time/rollout_kept_s": kept * per_token,
-        "time/rollout_wasted_s": wasted * per_token,
+        "time/rollout_kept_s": new_kept * per_token,
+        "time/rollout_wasted_s": (generated - new_kept - new_carried) * per_token,
         "time/grade_s": collected.grade_seconds,
     }
 
@@ -153,13 +161,15 @@ def _lengths(groups: Sequence[Group], config: Config) -> dict[str, float]:
     rollouts = [r for group in groups for r in group.rollouts]
     limit = config.sampling.max_response_tokens - config.reward.overlong_buffer_tokens
     lengths = [r.response.num_tokens for r in rollouts]
-    return {
+    metrics = {
         "response/length_mean_tokens": mean_or_nan(lengths),
         "response/length_max_tokens": float(max(lengths, default=0)),
         "response/truncated_fraction": mean_or_nan([r.response.finish is Finish.LENGTH for r in rollouts]),
-        "response/in_buffer_fraction": mean_or_nan([length > limit for length in lengths]),
         "response/overlong_penalty_mean": mean_or_nan([r.overlong for r in rollouts]),
     }
+    if "soft" in config.reward.overlong:
+        metrics["response/in_buffer_fraction"] = mean_or_nan([length > limit for length in lengths])
+    return metrics
 
 
 def num_tokens(groups: Sequence[Group]) -> int:

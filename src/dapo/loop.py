@@ -25,13 +25,13 @@ from dataclasses import dataclass, replace
 
 from dapo.batch import make_batch, minibatches, with_advantages
 from dapo.config.schema import Config
-from dapo.errors import EngineError, Interrupted, NonFiniteGradients, SaveFailed, Stopped
+from dapo.errors import DapoError, EngineError, Interrupted, NonFiniteGradients, SaveFailed, Stopped
 from dapo.evaluate import Evaluation, evaluate
 from dapo.grading import GroupGrader, mean_or_nan
 from dapo.learner.base import Learner
 from dapo.ledger import history_after, ledger, totals
 from dapo.rollout.base import RolloutEngine
-from dapo.run.directory import RunDirectory
+from dapo.run.directory import RunDirectory, resume_command
 from dapo.run.saver import Saver
 from dapo.run.signals import StopRequest
 from dapo.run.trackers import Trackers
@@ -61,8 +61,8 @@ def train(parts: Parts, state: TrainState, on_step: Callable[[StepReport], None]
     """Trains from a state to the last step; returns the final state.
 
     Raises:
-        Stopped: a signal, exhausted sampling, a failed save or too many non-finite gradients; but for
-            the failed save the state is saved.
+        Stopped: a signal, exhausted sampling, a failed save or too many non-finite gradients; the state
+            is saved, where the disk takes it.
     """
     config, view, saver = parts.config, parts.view, parts.saver
     with StopRequest(view.say) as stop, saver:
@@ -76,12 +76,13 @@ def train(parts: Parts, state: TrainState, on_step: Callable[[StepReport], None]
             while state.pending is not None and state.pending.minibatches:
                 leave_if_asked(parts, state, stop)
                 state = update(parts, state)
+                stop_if_diverged(parts, state)
             with saved_on_error(parts, state):
-                state, metrics = finish(parts, state, stop)
-            report(parts, state, metrics, on_step)
+                after, metrics = finish(parts, state, stop)
+                report(parts, after, metrics, on_step)
+            state = after
             if _due(state.step, config.checkpoint.every, config.train.num_steps):
                 saver.save(state, learning_rate(state.step, config))
-            stop_if_diverged(parts, state)
             if state.step < config.train.num_steps:
                 leave_if_asked(parts, state, stop)
         saver.wait(final=True)
@@ -105,7 +106,7 @@ def sample(parts: Parts, state: TrainState, stop: StopRequest) -> TrainState:
     collected = parts.collector.collect(state, given_up)
     after = replace(state, next_draw=collected.next_draw, next_place=collected.next_place)
     if collected.short:
-        unfinished = replace(after, carried=collected.groups, unfinished_draws=len(collected.groups))
+        unfinished = replace(after, carried=collected.groups, unfinished=collected.unfinished, score=None)
         with saved_on_error(parts, unfinished):
             check_filled(collected, config)
         parts.view.say(collected.short)
@@ -117,13 +118,16 @@ def sample(parts: Parts, state: TrainState, stop: StopRequest) -> TrainState:
     batch = with_advantages(batch, collected.kept, config)
     left = tuple(minibatches(batch, config, parts.learner.cut))
     if _due(step, config.log.rollouts_every, 0):
-        parts.run.write_rollouts(step, (*collected.taken, *collected.surplus), collected.kept)
+        try:
+            parts.run.write_rollouts(step, (*collected.taken, *collected.surplus), collected.kept)
+        except SaveFailed as error:
+            parts.saver.tolerate(error)
     metrics |= sums | batch_metrics(batch, mismatch)
     metrics |= {"time/train_s": time.perf_counter() - batch_start, "time/step_s": time.perf_counter() - start}
     return replace(
         after,
         carried=collected.left,
-        unfinished_draws=0,
+        unfinished={},
         pending=Pending(minibatches=left, metrics=metrics),
         score=None,
         history=history_after(state.history, collected, step),
@@ -161,8 +165,8 @@ def finish(parts: Parts, state: TrainState, stop: StopRequest) -> tuple[TrainSta
         metrics |= run_evaluation(parts, step, stop).metrics()
     metrics |= {
         "train/policy_version": float(step),
-        "checkpoint/failed_saves": float(parts.saver.failed),
-        "trackers/failures": float(parts.trackers.failures),
+        "checkpoint/failed_saves": float(parts.saver.counted()),
+        "trackers/failures": float(parts.trackers.counted()),
         "time/save_s": parts.saver.seconds(),
         "memory/peak_gb": peak_memory_gb(),
     }
@@ -191,11 +195,13 @@ def saved_on_error(parts: Parts, state: TrainState) -> Iterator[None]:
     except Interrupted as error:
         parts.saver.ensure(state, learning_rate(state.step, parts.config))
         raise Interrupted(f"{error}; {_where(parts, state)}") from None
-    except Exception:
+    except (Exception, SystemExit) as error:
         try:
             parts.saver.ensure(state, learning_rate(state.step, parts.config))
         except SaveFailed as failure:  # the first error is the one to tell
             parts.view.say(f"{failure}")
+        if isinstance(error, SystemExit):
+            raise DapoError("something that the run calls has called sys.exit; the state is saved") from error
         raise
 
 
@@ -218,7 +224,7 @@ def stop_if_diverged(parts: Parts, state: TrainState) -> None:
 
 def _where(parts: Parts, state: TrainState) -> str:
     within = f", {len(state.pending.updates)} updates into step {state.step + 1}" if state.pending is not None else ""
-    return f"stopped after step {state.step}{within}; go on with: dapo train --resume {parts.run.path}"
+    return f"stopped after step {state.step}{within}; go on with: {resume_command(parts.run.path)}"
 
 
 # --- what a step is made of -----------------------------------------------------------------------

@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 from dapo.config.load import resolve
 from dapo.config.schema import Config
 from dapo.data import CheckedData, LoadedData
-from dapo.data.prompts import rating
+from dapo.data.prompts import Problem
 from dapo.errors import UserError
 from dapo.run import manifest
 from dapo.run.checkpoint import Checkpoint
 from dapo.run.directory import RunDirectory
 from dapo.run.view import View
+from dapo.sampling import keep_mask
+from dapo.types import TrainState
 
 
 def digests_of(config: Config, checked: CheckedData, data: LoadedData, tokenizer: Any, model: Any) -> dict[str, str]:
     """sha256 by name: of the problems in the files, tokenizer, template, prompts, starting weights, config."""
-    column = config.data.rating_column
 
-    def rows(problems: Any, column: str | None) -> Any:
-        return ((problem.row.problem, problem.answer, rating(problem.row, column)) for problem in problems)
+    def rows(problems: Iterable[Problem]) -> Iterator[tuple[Any, ...]]:
+        return ((problem.row.problem, problem.answer, problem.row.columns) for problem in problems)
 
     template = (config.data.template, config.data.system, config.model.chat_template_kwargs)
     prompts = [prompt for source in data.by_source for prompt in source]
     return {
         "config": manifest.text_digest(resolve(config)),
-        "training_data": manifest.data_digest(rows((p for source in checked.training for p in source), column)),
-        "evaluation_data": manifest.data_digest(rows(checked.evaluation, None)),
+        "training_data": manifest.data_digest(rows(p for source in checked.training for p in source)),
+        "evaluation_data": manifest.data_digest(rows(checked.evaluation)),
         "tokenizer": manifest.tokenizer_digest(tokenizer),
         "template": manifest.text_digest(*template, getattr(tokenizer, "chat_template", None)),
         "prompts": manifest.prompts_digest([*prompts, *data.holdout]),
@@ -74,6 +75,8 @@ def record_resume(
     and were not allowed to change.
     """
     written = run.read_json("manifest.json")
+    if not isinstance(written, dict) or not isinstance(written.get("digests"), dict):
+        raise UserError(f"{run.path / 'manifest.json'}: not the manifest of a run; put it back, or start a new run")
     changed = manifest.differences(found.digests if found is not None else written["digests"], digests)
     refused = [name for name in changed if name not in allowed]
     if refused:
@@ -85,8 +88,9 @@ def record_resume(
     before, resolved = run.read_json("config.resolved.json"), resolve(config)
     settings = manifest.config_changes(before, resolved)
     code, versions = manifest.code_revision(), manifest.versions()
-    last = (written["resumed"] or [written])[-1]
-    for name, old, new in (("code", last["code"], code), ("versions", last["versions"], versions)):
+    earlier = written.get("resumed", [])
+    last = (earlier or [written])[-1]
+    for name, old, new in (("code", last.get("code"), code), ("versions", last.get("versions"), versions)):
         if old != new:
             view.say(f"note: other {name} than before: {_short(old, new)} (recorded in manifest.json)")
     for line in [*settings, *(f"{name} changed, as allowed" for name in changed)]:
@@ -101,8 +105,44 @@ def record_resume(
         "versions": versions,
         "machine": manifest.machine(),
     }
-    run.write_json("manifest.json", written | {"resumed": [*written["resumed"], entry]})
+    run.write_json("manifest.json", written | {"resumed": [*earlier, entry]})
     run.write_json("config.resolved.json", resolved)
+
+
+def check_nothing_lost(run: RunDirectory, config: Config) -> None:
+    """Whether a run without checkpoints may start again. Raises UserError when it should have had some."""
+    place, every = run.checkpoints, config.checkpoint.every
+    if place.is_symlink() or (place.exists() and not place.is_dir()):
+        raise UserError(f"{place}: is not a folder that can be read (an unmounted disk?); put it back")
+    done = max((row["step"] for row in run.metrics()), default=0)
+    if every is not None and config.checkpoint.on_failure == "stop" and done > 2 * every:
+        raise UserError(
+            f"{run.path}: metrics.jsonl holds {done} steps, but there is no checkpoint in {place}; "
+            "put them back, or begin a new run"
+        )
+
+
+def check_carried(config: Config, state: TrainState) -> None:
+    """Whether the settings still fit the groups that a checkpoint carries. Raises UserError, naming the setting."""
+    sampling = config.sampling
+    informative = 0
+    for group, kept in zip(state.carried, keep_mask(state.carried, sampling.filter), strict=True):
+        if len(group.rollouts) != sampling.responses_per_prompt:
+            raise UserError(
+                f"sampling.responses_per_prompt = {sampling.responses_per_prompt}, but the checkpoint carries "
+                f"{len(state.carried)} groups of {len(group.rollouts)}; keep it until they are used up"
+            )
+        steps_to_wait = informative // sampling.prompts_per_step
+        if steps_to_wait and sampling.surplus == "discard":
+            break
+        versions = [version for r in group.rollouts for version, _ in r.response.token_versions]
+        if versions and state.version + steps_to_wait - min(versions) > sampling.max_staleness:
+            raise UserError(
+                f"the checkpoint carries {len(state.carried)} groups, and some would be trained on more than "
+                f"sampling.max_staleness = {sampling.max_staleness} versions late; keep sampling.surplus, "
+                "max_staleness and prompts_per_step as they were until they are used up"
+            )
+        informative += kept
 
 
 def _short(old: Any, new: Any) -> str:

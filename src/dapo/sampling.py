@@ -33,6 +33,9 @@ from dapo.types import FinishedDraw, Group, Prompt, SamplingParams, TrainState, 
 
 PromptSource = Callable[[int], Prompt | None]
 
+# Of Collected: what a filling that goes on after it was exhausted starts from.
+UNFINISHED = ("carried_in", "skipped", "failures", "lost_tokens", "rounds", "rollout_seconds", "grade_seconds")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
@@ -72,6 +75,11 @@ class Collected:
         return self.groups[self.cut : self.cut + self.carried]
 
     @property
+    def unfinished(self) -> dict[str, float]:
+        """The account of a filling that was not finished, for TrainState."""
+        return {name: getattr(self, name) for name in UNFINISHED}
+
+    @property
     def surplus(self) -> tuple[Group, ...]:
         """Graded groups that nobody will use."""
         return self.groups[self.cut + self.carried :]
@@ -96,8 +104,8 @@ def block_size(sampling: SamplingConfig) -> int:
 def draws_allowed(sampling: SamplingConfig, *, started: int, graded: int, kept: int) -> int:
     """How many draws of a filling may have been started, once `graded` are graded and `kept` informative.
 
-    rounds: the next round when all that was started is graded. streaming: graded + gen_prompts. Never
-    more than max_rounds * gen_prompts, and none once N groups stand.
+    rounds: the next round when all that was started is graded. streaming: graded + gen_prompts. None is
+    begun once max_rounds * gen_prompts draws (carried ones included) are started, or N groups stand.
 
     >>> s = SamplingConfig(schedule="streaming", prompts_per_step=2, gen_prompts=3, max_rounds=2)
     >>> [draws_allowed(s, started=3, graded=g, kept=k) for g, k in [(0, 0), (2, 1), (5, 1), (2, 2)]]
@@ -283,21 +291,22 @@ class _Filling:
         self.flight.lost_tokens += sum(r.num_tokens for done in self._held.values() for r in done.responses)
         self.flight.cancel()
         new = len(self._groups) - len(state.carried)
+        before = {name: state.unfinished.get(name, 0) for name in UNFINISHED}
         return Collected(
             kept=tuple(self._groups[place] for place in self._kept[:wanted]),
             groups=tuple(self._groups),
             cut=cut,
             carried=0 if short else self._carried(),
-            carried_in=len(state.carried),
+            carried_in=int(before["carried_in"]) if state.unfinished else len(state.carried),
             cancelled=cancelled,
             next_draw=state.next_draw + (sampling.max_rounds * block_size(sampling) if streaming else new),
             next_place=self._places.after(new),
-            skipped=self._places.skipped(new),
-            failures=self.flight.failures,
-            lost_tokens=self.flight.lost_tokens,
-            rounds=self._rounds,
-            rollout_seconds=seconds - self._grade_seconds,
-            grade_seconds=self._grade_seconds,
+            skipped=self._places.skipped(new) + int(before["skipped"]),
+            failures=self.flight.failures + int(before["failures"]),
+            lost_tokens=self.flight.lost_tokens + int(before["lost_tokens"]),
+            rounds=self._rounds + int(before["rounds"]),
+            rollout_seconds=seconds - self._grade_seconds + before["rollout_seconds"],
+            grade_seconds=self._grade_seconds + before["grade_seconds"],
             short=short,
         )
 
@@ -305,14 +314,16 @@ class _Filling:
         sampling, groups = self._config.sampling, self._groups
         right = sum(group.num_correct == len(group.rollouts) for group in groups)
         wrong = sum(group.num_correct == 0 for group in groups)
+        judged = any(r.score.correct is not None for group in groups for r in group.rollouts) or not groups
+        counts = f" ({right} all right, {wrong} all wrong)" if judged else ""
         limit = f"{sampling.max_rounds} rounds are the limit (sampling.max_rounds)"
         if sampling.schedule == "streaming":
             draws = sampling.max_rounds * block_size(sampling)
             limit = f"{draws} draws are the limit (sampling.max_rounds * gen_prompts)"
         why = self._places.ended or limit
         return (
-            f"dynamic sampling kept {len(self._kept)} of {sampling.prompts_per_step} groups out of {len(groups)} draws "
-            f"({right} all right, {wrong} all wrong): {why}"
+            f"dynamic sampling kept {len(self._kept)} of {sampling.prompts_per_step} groups out of "
+            f"{len(groups)} draws{counts}: {why}"
         )
 
 

@@ -216,7 +216,8 @@ class TrainState:
     next_draw: the draw index at which the next step starts. next_place: its place in the prompt stream.
     nonfinite_in_a_row: updates skipped since the last good one.
     carried: graded groups that the next step takes before it draws, in draw order.
-    unfinished_draws: how many of them belong to a filling that could not be finished (exhausted).
+    unfinished: the account so far of a filling that could not be finished (exhausted), whose draws are
+        among the carried ones; empty otherwise. See sampling.UNFINISHED.
     pending: the updates that are left of step + 1, when it was stopped among them.
     history: what earlier draws of each prompt showed. totals: the ledger since step 0.
     score: the evaluation after this step (accuracy, or mean reward), where there was one.
@@ -227,7 +228,7 @@ class TrainState:
     next_draw: int = 0
     next_place: int = 0
     nonfinite_in_a_row: int = 0
-    unfinished_draws: int = 0
+    unfinished: Mapping[str, float] = field(default_factory=dict)
     carried: tuple[Group, ...] = ()
     pending: Pending | None = None
     history: History = field(default_factory=dict)

@@ -28,6 +28,7 @@ def group(verbose: bool) -> None:
 
     Begin with:  dapo train quickstart
     """
+    logging.raiseExceptions = False  # a log that can't be written must not bury the error that is told
     root = logging.getLogger("dapo")
     root.setLevel(logging.INFO if verbose else logging.WARNING)
     handler = logging.StreamHandler()

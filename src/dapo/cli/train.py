@@ -47,6 +47,8 @@ def train(
     if resume:
         if output_dir:
             raise ConfigError("--resume goes on in the run's own directory; leave --output-dir out")
+        if dry_run:
+            raise ConfigError("--dry-run checks a recipe and would train nothing; leave out --resume, or --dry-run")
         _resume(resume, words, allow_changed, as_json, quiet)
         return
     if allow_changed:
@@ -81,20 +83,21 @@ def _resume(name: str, words: tuple[str, ...], allowed: tuple[str, ...], as_json
     from dapo.run.view import View
 
     run = RunDirectory.open(name)
-    config = build.with_overrides(build.config_of_run(run), overrides)
-    found = checkpoint.find(run.checkpoints)
-    done = 0 if found is None else found.state.step
-    view = View(config.train.num_steps, first_step=done, quiet=quiet)
-    if done >= config.train.num_steps:
-        view.say(
-            f"{run.path}: nothing to do, step {done} of {config.train.num_steps} is done; "
-            "for more, add e.g. train.num_steps=" + str(done + 10)
-        )
-        if as_json:
-            _print_last(run)
-        return
-    view.say(f"{config.name}: {batch_line(config)}")
+    run.hold(new=False)  # before anything is looked at: another process may be writing here
     try:
+        config = build.with_overrides(build.config_of_run(run), overrides)
+        found = checkpoint.find(run.checkpoints)
+        done = 0 if found is None else found.state.step
+        view = View(config.train.num_steps, first_step=done, quiet=quiet)
+        if done >= config.train.num_steps:
+            view.say(
+                f"{run.path}: nothing to do, step {done} of {config.train.num_steps} is done; "
+                "for more, add e.g. train.num_steps=" + str(done + 10)
+            )
+            if as_json:
+                _print_last(run)
+            return
+        view.say(f"{config.name}: {batch_line(config)}")
         with view:
             parts, state = build.resume(run, config, found, view, allowed)
             _train(parts, state)

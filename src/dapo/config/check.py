@@ -48,6 +48,12 @@ def _sampling(config: Config) -> Iterator[str]:
 
 def _surplus(config: Config) -> Iterator[str]:
     sampling, algorithm = config.sampling, config.algorithm
+    most = (sampling.gen_prompts or sampling.prompts_per_step) * sampling.max_rounds
+    if most < sampling.prompts_per_step:
+        yield (
+            f"sampling.gen_prompts * max_rounds = {most} draws can never fill "
+            f"prompts_per_step = {sampling.prompts_per_step}; raise one of them"
+        )
     if sampling.surplus == "discard" and sampling.max_staleness:
         yield (
             f'sampling.max_staleness = {sampling.max_staleness}, but sampling.surplus = "discard" leaves nothing '
@@ -55,6 +61,11 @@ def _surplus(config: Config) -> Iterator[str]:
         )
     if sampling.surplus == "discard":
         return
+    if sampling.filter == "off" and sampling.schedule == "streaming":
+        yield (
+            'sampling.surplus = "carry" has nothing to carry: with sampling.filter = "off" streaming draws just '
+            'what it keeps; set surplus = "discard" and max_staleness = 0'
+        )
     if not sampling.max_staleness:
         yield 'sampling.surplus = "carry" needs sampling.max_staleness of 1 or more: so many steps a group may wait'
     if algorithm.old_logprobs != "learner":
@@ -82,6 +93,12 @@ def _curriculum(config: Config) -> Iterator[str]:
 
 
 def _checkpoint(config: Config) -> Iterator[str]:
+    every, keep_every = config.checkpoint.every, config.checkpoint.keep_every
+    if keep_every is not None and (every is None or keep_every % every):
+        yield (
+            f"checkpoint.keep_every = {keep_every} keeps nothing: no checkpoint is written at those steps; "
+            "make it a multiple of checkpoint.every"
+        )
     if config.checkpoint.keep_best and not config.eval.data:
         yield f"checkpoint.keep_best = {config.checkpoint.keep_best} needs evaluations; set eval.data, or keep_best = 0"
 

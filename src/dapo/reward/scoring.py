@@ -76,7 +76,7 @@ class Scorer:
             return [score.reward for score in graded or ()]
         try:
             values = call_function(function, prompt, texts, token_ids)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             logger.warning("reward %s raised %s: %s", name, type(error).__name__, error)
             return [None] * len(texts)
         return [float("nan") if value is None else value for value in values]

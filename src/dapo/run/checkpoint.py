@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FORMAT = 2
-COUNTERS = ("step", "version", "next_draw", "next_place", "nonfinite_in_a_row", "unfinished_draws")
+COUNTERS = ("step", "version", "next_draw", "next_place", "nonfinite_in_a_row")
 NAME = re.compile(r"step_(\d{6,})(?:-([du])(\d{6,}))?")
 RECORD = tuple(field.name for field in fields(PromptRecord))
 Place = tuple[int, str, int]  # step, kind ("" < "d" < "u"), how far
@@ -83,8 +83,8 @@ def place_of(state: TrainState) -> Place:
     """Where in a run a state stands; later states are larger."""
     if state.pending is not None:
         return state.step, "u", len(state.pending.updates)
-    if state.unfinished_draws:
-        return state.step, "d", state.unfinished_draws
+    if state.unfinished:
+        return state.step, "d", len(state.carried)
     return state.step, "", 0
 
 
@@ -126,7 +126,7 @@ def write(folder: Path, content: Content, learner: Learner) -> Path:
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
-    if target.exists():  # one that was passed over
+    if target.is_dir() and not target.is_symlink():  # one that was passed over
         shutil.rmtree(target)
     aside.rename(target)
     sync_directory(folder)
@@ -147,6 +147,7 @@ def _write_files(aside: Path, content: Content, learner: Learner) -> None:
         | {
             "scheduler": {"rollout_steps": state.step, "learning_rate": content.learning_rate},
             "score": state.score,
+            "unfinished": numbers(state.unfinished),
             "totals": numbers(state.totals),
             "digests": dict(content.digests),
         },
@@ -213,19 +214,19 @@ def _difference(aside: Path, content: Content) -> str | None:
 def prune(folder: Path, newest: Path, settings: CheckpointConfig) -> None:
     """Removes what need not be kept, once a new checkpoint stands.
 
-    Whole steps count: the last keep_last, each keep_every, the keep_best best. States within a step go
-    when a later one stands. What is named later than the new one was passed over, and stays.
+    Whole steps count: the last keep_last, each keep_every, the keep_best best. A state within a step stays
+    only while it is the newest. What is named later than the new one was passed over, and stays.
     """
-    older = folders(folder)
-    older = older[: older.index(newest)]
-    whole = [path for path in older if _place(path)[1] == ""]  # type: ignore[index]
-    kept = {newest, *[*whole, newest][-settings.keep_last :]}
+    there = folders(folder)
+    there = there[: there.index(newest) + 1]
+    whole = [path for path in there if _place(path)[1] == ""]  # type: ignore[index]
+    kept = {newest, *whole[-settings.keep_last :]}
     if settings.keep_every is not None:
         kept |= {path for path in whole if _place(path)[0] % settings.keep_every == 0}  # type: ignore[index]
     if settings.keep_best:
-        scores = {path: score for path in [*whole, newest] if (score := _score(path)) is not None}
+        scores = {path: score for path in whole if (score := _score(path)) is not None}
         kept |= set(sorted(scores, key=lambda path: scores[path])[-settings.keep_best :])
-    for path in older:
+    for path in there:
         if path not in kept:
             shutil.rmtree(path)
 
@@ -245,7 +246,10 @@ def fault(path: Path) -> str | None:
     """Why a checkpoint can't be used, or None."""
     try:
         text = (path / "manifest.json").read_text(encoding="utf-8")
-        files = json.loads(text)["files"]
+        data = json.loads(text)
+        if isinstance(data, dict) and data and all(map(_is_entry, data.values())):
+            return f"it is of format 1, and this version reads {FORMAT}"
+        files = data["files"]
         sound = manifest_text(files) == text and all(map(_is_entry, files.values()))
     except FileNotFoundError:
         return "it has no manifest.json (not finished)"
@@ -257,10 +261,13 @@ def fault(path: Path) -> str | None:
         return "manifest.json is damaged"
     for name, entry in files.items():
         file = path / name
-        if not file.is_file():
-            return f"{name} is missing"
-        if file.stat().st_size != entry["size"] or sha256(file) != entry["sha256"]:
-            return f"{name} is not what the manifest says"
+        try:
+            if not file.is_file():
+                return f"{name} is missing"
+            if file.stat().st_size != entry["size"] or sha256(file) != entry["sha256"]:
+                return f"{name} is not what the manifest says"
+        except OSError as error:
+            return f"{name} can't be read: {error.strerror}"
     extra = {str(file.relative_to(path)) for file in path.rglob("*.safetensors")} - files.keys()
     return f"{min(extra)} is not in the manifest" if extra else None
 
@@ -296,7 +303,8 @@ def at_step(folder: Path, step: int) -> Checkpoint:
     """The checkpoint after a step. Raises UserError."""
     path = folder / f"step_{step:06d}"
     if not path.is_dir():
-        steps = ", ".join(p.name.removeprefix("step_").lstrip("0") or "0" for p in folders(folder)) or "none"
+        whole = [place[0] for p in folders(folder) if (place := _place(p)) and not place[1]]
+        steps = ", ".join(map(str, whole)) or "none"
         raise UserError(f"{folder}: no checkpoint of step {step}; there are: {steps}")
     if reason := fault(path):
         raise UserError(f"{path}: {reason}")
@@ -326,6 +334,7 @@ def _read(path: Path) -> Checkpoint:
         carried=carried,
         pending=pending,
         history={key: PromptRecord(**dict(zip(RECORD, row, strict=True))) for key, row in _history(path).items()},
+        unfinished=floats(data["unfinished"]),
         totals=floats(data["totals"]),
         score=data["score"],
     )

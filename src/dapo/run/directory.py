@@ -7,8 +7,10 @@ import json
 import logging
 import math
 import os
+import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,8 @@ from dapo.files import write_bytes, write_text
 from dapo.types import Group, Prompt
 
 logger = logging.getLogger(__name__)
+
+STEP_FILE = re.compile(r"step_(\d{6,})\.(?:jsonl\.zst|json)")
 
 
 class RunDirectory:
@@ -48,6 +52,9 @@ class RunDirectory:
             raise UserError(
                 f"--output-dir {path}: holds a run already; continue it with --resume {path}, or name another"
             )
+        for name in ("metrics.jsonl", "checkpoints", "rollouts", "eval"):
+            if (path / name).exists():
+                raise UserError(f"--output-dir {path}: holds {name} of something else; name another folder")
         return cls(path)
 
     @classmethod
@@ -76,6 +83,8 @@ class RunDirectory:
             self._lock.acquire(timeout=0)
         except Timeout:
             raise UserError(f"{self.path}: another process is writing to this run") from None
+        except OSError as error:
+            raise UserError(f"{self.path}: can't be written to: {error.strerror}") from None
         if new and (self.path / "config.resolved.json").exists():
             self._lock.release()
             raise UserError(f"{self.path}: another process has just begun a run here; name another --output-dir")
@@ -93,7 +102,8 @@ class RunDirectory:
         """Gives the lock back. Safe to call twice."""
         if self._handler is not None:
             logging.getLogger("dapo").removeHandler(self._handler)
-            self._handler.close()
+            with suppress(OSError):  # a full disk has been told already
+                self._handler.close()
             self._handler = None
         self._lock.release()
 
@@ -110,7 +120,7 @@ class RunDirectory:
         """A JSON file of this run. Raises UserError."""
         try:
             return json.loads((self.path / name).read_text(encoding="utf-8"))
-        except (OSError, json.JSONDecodeError) as error:
+        except (OSError, ValueError) as error:
             raise UserError(f"{self.path / name}: can't be read: {error}") from None
 
     def append_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -127,15 +137,20 @@ class RunDirectory:
                     os.fsync(handle.fileno())
 
     def metrics(self) -> list[dict[str, Any]]:
-        """All lines of metrics.jsonl; a torn last line is left out."""
+        """All lines of metrics.jsonl; a torn last line is left out. Raises UserError for any other that is damaged."""
         if not self.metrics_file.is_file():
             return []
         rows = []
-        for line in self.metrics_file.read_text(encoding="utf-8").splitlines():
+        lines = self.metrics_file.read_bytes().split(b"\n")  # what follows the last newline is torn, or nothing
+        for number, line in enumerate(lines[:-1], start=1):
             try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError:
-                break
+                row = json.loads(line)
+                step = row["step"]
+            except (ValueError, TypeError, KeyError, RecursionError):
+                step = None
+            if not isinstance(step, int):
+                raise UserError(f"{self.metrics_file}, line {number}: damaged; mend the line or take it out")
+            rows.append(row)
         return rows
 
     def write_rollouts(
@@ -170,8 +185,14 @@ class RunDirectory:
             write_text(self.metrics_file, "".join(json.dumps(row) + "\n" for row in rows))
         for folder, last in (("rollouts", step if sampled is None else sampled), ("eval", step)):
             for file in (self.path / folder).glob("step_*"):
-                if int(file.name[5:11]) > last:
+                number = STEP_FILE.fullmatch(file.name)
+                if number is not None and int(number[1]) > last:
                     file.unlink()
+
+
+def resume_command(path: Path) -> str:
+    """What to type to go on with a run."""
+    return f"dapo train --resume {shlex.quote(str(path))}"
 
 
 @contextmanager

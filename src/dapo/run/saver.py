@@ -14,7 +14,7 @@ from dapo.config.schema import CheckpointConfig
 from dapo.errors import SaveFailed
 from dapo.run import checkpoint
 from dapo.run.checkpoint import Content, Place
-from dapo.run.directory import RunDirectory
+from dapo.run.directory import RunDirectory, resume_command
 from dapo.types import TrainState
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Saver:
 
     Attributes:
         saved: where the newest checkpoint stands; None without one.
-        failed: saves that failed and were gone on from.
+        failed: saves that failed and were gone on from, since `counted` was last asked.
     """
 
     def __init__(
@@ -75,7 +75,6 @@ class Saver:
         """Copies everything now and starts writing it. Raises SaveFailed for the save before, see `check`."""
         self.wait()
         start = time.perf_counter()
-        self._run.sync()
         content = Content(
             state=state,
             weights=self._learner.host_weights(),
@@ -90,8 +89,14 @@ class Saver:
         self._blocked_s += time.perf_counter() - start
 
     def ensure(self, state: TrainState, learning_rate: float) -> None:
-        """Saves a state and waits until it stands, unless it stands already. Raises SaveFailed."""
-        self.wait()
+        """Saves a state and waits until it stands, unless it stands already. Raises SaveFailed.
+
+        A save before that failed is told and does not keep this one from being tried.
+        """
+        try:
+            self.wait()
+        except SaveFailed as error:
+            self._say(f"{error}")
         if self.saved is None or self.saved < checkpoint.place_of(state):
             self.save(state, learning_rate)
             self.wait(final=True)
@@ -121,6 +126,18 @@ class Saver:
         self.failed += 1
         self._say(f"{message}; going on without it (checkpoint.on_failure)")
 
+    def counted(self) -> int:
+        """Failed saves since the last call."""
+        failed, self.failed = self.failed, 0
+        return failed
+
+    def tolerate(self, error: SaveFailed) -> None:
+        """What else can't be written follows `checkpoint.on_failure` too: raises, or tells and counts."""
+        if self._settings.on_failure == "stop":
+            raise error
+        self.failed += 1
+        self._say(f"{error} (going on without it, checkpoint.on_failure)")
+
     def seconds(self) -> float:
         """For how long training had to wait, for copies and for the save before, since the last call."""
         seconds, self._blocked_s = self._blocked_s, 0.0
@@ -129,17 +146,22 @@ class Saver:
     def _what_stands(self) -> str:
         run = self._run.path
         if self.saved is None:
-            return f"there is none yet; make room, then: dapo train --resume {run}"
+            return f"there is none yet; make room, then: {resume_command(run)}"
         stands = [path.name for path in checkpoint.folders(self._folder) if checkpoint.fault(path) is None]
-        return f"{stands[-1] if stands else 'none'} stands; make room, then: dapo train --resume {run}"
+        return f"{stands[-1] if stands else 'none'} stands; make room, then: {resume_command(run)}"
 
     def _write(self, content: Content) -> None:
         try:
+            self._run.sync()
             self._folder.mkdir(exist_ok=True)
             path = checkpoint.write(self._folder, content, self._learner)
-            checkpoint.prune(self._folder, path, self._settings)
         except BaseException as error:
             self._error = error
+            return
+        try:
+            checkpoint.prune(self._folder, path, self._settings)
+        except OSError as error:
+            logger.warning("an old checkpoint could not be removed: %s", error)
 
 
 def _disk_errors() -> tuple[type[BaseException], ...]:

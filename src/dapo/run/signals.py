@@ -33,6 +33,8 @@ class StopRequest:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.requested and number == signal.SIGINT:
+            if os.isatty(2):
+                os.write(2, b"\x1b[?25h\n")  # the live view hid the cursor
             os._exit(130)
         self.requested = True
         self._say("stopping at the next safe point, with a checkpoint; press Ctrl-C again to leave at once")

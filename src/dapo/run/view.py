@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -26,11 +28,20 @@ COLUMNS = (
 ROWS_SHOWN = 12
 
 
+class _Stderr(Console):
+    """A console that goes silent when nobody reads it any more; a run does not end over that."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stderr.fileno())
+
+
 class View:
     """Shows progress on stderr, so that stdout stays for results."""
 
     def __init__(self, total_steps: int, *, first_step: int = 0, quiet: bool = False) -> None:
-        self.console = Console(stderr=True, quiet=quiet)
+        self.console = _Stderr(stderr=True, quiet=quiet)
         self._total, self._first = total_steps, first_step
         self._live: Live | None = None
         self._rows: list[list[str]] = []
