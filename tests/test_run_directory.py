@@ -100,6 +100,19 @@ def test_rollouts_are_read_back() -> None:
         run.rollouts(9)
 
 
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty"])
+def test_damaged_rollouts_are_not_half_read(damage: str, tmp_path: Path) -> None:
+    """A file that was cut off would otherwise give fewer rows, without a word."""
+    run = helpers.copy_run(helpers.finished_run(), tmp_path / "run")
+    file = run / "rollouts" / "step_000001.jsonl.zst"
+    data = bytearray(file.read_bytes())
+    if damage == "flip":
+        data[-9] ^= 0x40
+    file.write_bytes({"cut": data[: len(data) // 2], "flip": data, "empty": b""}[damage])
+    with pytest.raises(UserError, match="step_000001.jsonl.zst: damaged"):
+        RunDirectory.open(str(run)).rollouts(1)
+
+
 def test_evaluation_files_agree_with_the_metrics() -> None:
     """One figure, one source."""
     run = helpers.finished_run()

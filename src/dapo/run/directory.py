@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import math
@@ -164,16 +163,18 @@ class RunDirectory:
         target = folder / f"step_{step:06d}.jsonl.zst"
         with _writing(target):
             folder.mkdir(exist_ok=True)
-            write_bytes(target, zstandard.ZstdCompressor().compress(data))
+            write_bytes(target, zstandard.ZstdCompressor(write_checksum=True).compress(data))
 
     def rollouts(self, step: int, folder_name: str = "rollouts") -> list[dict[str, Any]]:
         """The rows that `write_rollouts` wrote. Raises UserError."""
         file = self.path / folder_name / f"step_{step:06d}.jsonl.zst"
         if not file.is_file():
             raise UserError(f"{file}: no rollouts of this step")
-        with file.open("rb") as handle:
-            text = io.TextIOWrapper(zstandard.ZstdDecompressor().stream_reader(handle), encoding="utf-8")
-            return [json.loads(line) for line in text]
+        try:  # whole, because a stream that was cut off would only seem to end
+            text = zstandard.ZstdDecompressor().decompress(file.read_bytes()).decode("utf-8")
+            return [json.loads(line) for line in text.split("\n")[:-1]]
+        except (zstandard.ZstdError, ValueError) as error:
+            raise UserError(f"{file}: damaged: {error}") from None
 
     def cut_after(self, step: int, *, sampled: int | None = None) -> None:
         """Removes metrics and evaluations past a step, before a resume writes them again.
