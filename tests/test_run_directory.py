@@ -109,7 +109,7 @@ def test_damaged_rollouts_are_not_half_read(damage: str, tmp_path: Path) -> None
     if damage == "flip":
         data[-9] ^= 0x40
     file.write_bytes({"cut": data[: len(data) // 2], "flip": data, "empty": b""}[damage])
-    with pytest.raises(UserError, match="step_000001.jsonl.zst: damaged"):
+    with pytest.raises(UserError, match=r"step_000001\.jsonl\.zst: damaged"):
         RunDirectory.open(str(run)).rollouts(1)
 
 
