@@ -16,7 +16,8 @@ import reference as ref
 from dapo.algorithm import row_weights
 from dapo.batch import make_batch, minibatches, with_advantages
 from dapo.config.schema import Config
-from dapo.loop import batch_metrics, learning_rate, update, update_metrics
+from dapo.loop import learning_rate, update
+from dapo.metrics import batch_metrics, update_metrics
 from dapo.types import Batch, Finish, Group, Pending, TrainState
 from helpers_learner import EOS, config, group, response
 

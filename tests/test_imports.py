@@ -37,7 +37,7 @@ LAYERS: list[set[str]] = [
     {"data", "reward", "rollout", "learner"},
     {"grading", "batch", "flight"},  # draws into groups, groups into batches: shared by the layers above
     {"sampling", "evaluate", "run", "cluster"},
-    {"ledger"},
+    {"ledger", "metrics"},
     {"loop", "provenance"},
     {"build"},
     {"doctor"},

@@ -16,10 +16,8 @@ same bits as never having stopped.
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -27,9 +25,10 @@ from dapo.batch import make_batch, minibatches, with_advantages
 from dapo.config.schema import Config
 from dapo.errors import DapoError, EngineError, Interrupted, NonFiniteGradients, SaveFailed, Stopped
 from dapo.evaluate import Evaluation, evaluate
-from dapo.grading import GroupGrader, mean_or_nan
+from dapo.grading import GroupGrader
 from dapo.learner.base import Learner
 from dapo.ledger import history_after, ledger, totals
+from dapo.metrics import batch_metrics, peak_memory_gb, score, update_metrics
 from dapo.rollout.base import RolloutEngine
 from dapo.run.directory import RunDirectory, resume_command
 from dapo.run.saver import Saver
@@ -271,40 +270,6 @@ def learning_rate(step: int, config: Config) -> float:
     return train.learning_rate * min(1.0, step / (train.warmup_rollout_steps + 1))
 
 
-def batch_metrics(batch: Batch, mismatch: float | None) -> dict[str, float]:
-    """Of what a step trains on, before its updates."""
-    advantages, tokens = batch.advantages.double(), batch.loss_tokens.double()
-    metrics = {
-        "tokens/loss": float(batch.loss_mask.sum()),
-        "advantage/abs_mean": float(advantages.abs().mean()),
-        "advantage/length_weighted_mean": float((advantages * tokens).sum() / tokens.sum().clamp_min(1)),
-    }
-    return metrics if mismatch is None else metrics | {"mismatch/logprob_abs_mean": mismatch}
-
-
-def update_metrics(pending: Pending) -> dict[str, float]:
-    """Means over the step's updates; maxima and counts where the name says so."""
-    updates: Sequence[Mapping[str, float]] = pending.updates
-    names = sorted({name for one in updates for name in one})
-    metrics = {name: mean_or_nan([one[name] for one in updates if name in one]) for name in names}
-    metrics["ratio/max"] = max((one.get("ratio/max", 0.0) for one in updates), default=0.0)
-    metrics["grad/nonfinite_updates"] = sum(one["grad/nonfinite"] for one in updates)
-    metrics.pop("grad/nonfinite", None)
-    if "mismatch/logprob_abs_mean" not in pending.metrics:
-        metrics["mismatch/logprob_abs_mean"] = updates[0].get("ratio/logprob_abs_mean", 0.0) if updates else 0.0
-    metrics["train/updates"] = float(len(updates))
-    return metrics
-
-
-def score(metrics: Mapping[str, float]) -> float | None:
-    """What `checkpoint.keep_best` compares: eval accuracy, or mean reward where there is none."""
-    for name in ("eval/accuracy", "eval/reward_mean"):
-        value = metrics.get(name, float("nan"))
-        if value == value:
-            return value
-    return None
-
-
 def run_evaluation(parts: Parts, step: int, stop: StopRequest) -> Evaluation:
     """Evaluates the engine's policy on the held-out prompts and writes eval/. A signal gives it up."""
     parts.view.phase("evaluating")
@@ -317,9 +282,3 @@ def run_evaluation(parts: Parts, step: int, stop: StopRequest) -> Evaluation:
 
 def _due(step: int, every: int | None, last: int) -> bool:
     return step == last or (every is not None and step % every == 0)
-
-
-def peak_memory_gb() -> float:
-    """Peak resident memory of this process, in GB (2**30 bytes)."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (2**30 if sys.platform == "darwin" else 2**20)

@@ -1,0 +1,50 @@
+"""What a step's batch and updates are told by; what was sampled is in `ledger`."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Mapping, Sequence
+
+from dapo.grading import mean_or_nan
+from dapo.types import Batch, Pending
+
+
+def batch_metrics(batch: Batch, mismatch: float | None) -> dict[str, float]:
+    """Of what a step trains on, before its updates."""
+    advantages, tokens = batch.advantages.double(), batch.loss_tokens.double()
+    metrics = {
+        "tokens/loss": float(batch.loss_mask.sum()),
+        "advantage/abs_mean": float(advantages.abs().mean()),
+        "advantage/length_weighted_mean": float((advantages * tokens).sum() / tokens.sum().clamp_min(1)),
+    }
+    return metrics if mismatch is None else metrics | {"mismatch/logprob_abs_mean": mismatch}
+
+
+def update_metrics(pending: Pending) -> dict[str, float]:
+    """Means over the step's updates; maxima and counts where the name says so."""
+    updates: Sequence[Mapping[str, float]] = pending.updates
+    names = sorted({name for one in updates for name in one})
+    metrics = {name: mean_or_nan([one[name] for one in updates if name in one]) for name in names}
+    metrics["ratio/max"] = max((one.get("ratio/max", 0.0) for one in updates), default=0.0)
+    metrics["grad/nonfinite_updates"] = sum(one["grad/nonfinite"] for one in updates)
+    metrics.pop("grad/nonfinite", None)
+    if "mismatch/logprob_abs_mean" not in pending.metrics:
+        metrics["mismatch/logprob_abs_mean"] = updates[0].get("ratio/logprob_abs_mean", 0.0) if updates else 0.0
+    metrics["train/updates"] = float(len(updates))
+    return metrics
+
+
+def score(metrics: Mapping[str, float]) -> float | None:
+    """What `checkpoint.keep_best` compares: eval accuracy, or mean reward where there is none."""
+    for name in ("eval/accuracy", "eval/reward_mean"):
+        value = metrics.get(name, float("nan"))
+        if value == value:
+            return value
+    return None
+
+
+def peak_memory_gb() -> float:
+    """Peak resident memory of this process, in GB (2**30 bytes)."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**30 if sys.platform == "darwin" else 2**20)
