@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -19,3 +20,10 @@ def settled() -> Iterator[None]:
     gc.freeze()
     yield
     gc.unfreeze()
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A poll of the embedded engine waits for a draw, however slow the machine is; one test gives it no time."""
+    if "dapo.rollout.torch_engine" in sys.modules:
+        monkeypatch.setattr("dapo.rollout.torch_engine.POLL_SECONDS", 60.0)

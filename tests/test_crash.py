@@ -158,7 +158,7 @@ FAULTS: dict[Callable[[Path], None], str] = {
     a_doubled_line: "metrics.jsonl line 7: ",
     a_torn_line: "can't be read: JSONDecodeError",
     one_response: "rollouts/step_000002.jsonl.zst: differs",
-    half_an_evaluation: "eval/step_000004.jsonl.zst: differs",
+    half_an_evaluation: "can't be read: UserError",
     an_evaluation_less: "eval/step_000004.jsonl.zst: only in one",
     one_accuracy: "eval/step_000002.json: differs",
     a_stray_save: "checkpoints/.step_000003.tmp: left lying about",

@@ -579,3 +579,35 @@ def test_an_engine_works_after_close_and_again() -> None:
     engine.close()
     with pytest.raises(EngineError, match="nothing in flight"):
         engine.poll()
+
+
+def test_polls_without_time_come_back_with_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a caller can look at signals; the responses are the same bits as those of a patient poll."""
+    jobs: dict[int, Job] = {draw: (words(6, draw), params(20, n=3)) for draw in range(4)}
+    patient = run(make(model()), jobs)
+    monkeypatch.setattr("dapo.rollout.torch_engine.POLL_SECONDS", 1e-6)
+    engine = make(model())
+    for draw, (tokens, how) in jobs.items():
+        engine.submit(draw, prompt(tokens), how)
+    done: Responses = {}
+    empty = 0
+    while len(done) < len(jobs):
+        finished = engine.poll()
+        empty += not finished
+        done.update((result.draw, result.responses) for result in finished)
+    assert empty > 3
+    for draw in jobs:
+        same(done[draw], patient[draw])
+
+
+def test_cancel_counts_what_was_sampled_in_vain() -> None:
+    """Tokens of running, finished and unfetched responses of the draw; nothing for draws not in flight."""
+    engine = make(model())
+    engine.submit(0, prompt(words(3)), params(2))
+    engine.submit(1, prompt(words(3)), params(30, n=2))
+    assert [result.draw for result in engine.poll()] == [0]
+    sampled = sum(len(row.tokens) for row in engine._active)
+    finished = [r.num_tokens for draw in engine._draws.values() for r in draw.done.values()]
+    assert sampled + sum(finished) > 0
+    assert engine.cancel([0, 1, 7]) == sampled + sum(finished)
+    assert engine.cancel([1]) == 0
