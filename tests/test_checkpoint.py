@@ -17,6 +17,7 @@ import helpers_run as helpers
 from dapo.config.schema import CheckpointConfig
 from dapo.errors import UserError
 from dapo.run import checkpoint
+from dapo.run.manifest import MadeOf
 from dapo.types import TrainState
 
 STEPS = 4
@@ -135,7 +136,10 @@ def test_a_finished_run_still_answers_json(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("change", "named"),
-    [("one training answer", "training_data"), ("one more problem", "training_data")],
+    [
+        ("one training answer", "training_data (40 problems, but not the same)"),
+        ("one more problem", "training_data (40 problems then, 41 problems now)"),
+    ],
 )
 def test_changed_data_is_refused(change: str, named: str, tmp_path: Path) -> None:
     """Going on with other data would make a run that nobody could repeat."""
@@ -309,7 +313,7 @@ def content(state: TrainState, seed: int = 0) -> checkpoint.Content:
         weights={"w": torch.randn(3, generator=generator)},
         optimizer={"step/w": torch.tensor(2.0), "exp_avg/w": torch.randn(3, generator=generator)},
         tokenizer={"tokenizer.json": b"{}"},
-        digests={"training_data": "d"},
+        made_of=MadeOf({"training_data": "d"}, {"training_data": "7 problems"}),
         learning_rate=1e-6,
     )
 

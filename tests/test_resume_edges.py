@@ -264,7 +264,7 @@ def test_a_tracker_that_calls_exit_is_a_failed_tracker(tmp_path: Path) -> None:
     """Counted, like any other."""
     (tmp_path / "leaving.py").write_text(LEAVING, encoding="utf-8")
     run = helpers.train(tmp_path, f'trackers=["{tmp_path}/leaving.py:tracker"]', "train.num_steps=2")
-    assert [row.get("trackers/failures") for row in helpers.metrics(run)] == [None, 0, 1]
+    assert [row.get("trackers/failures") for row in helpers.metrics(run)] == [None, 1, 1]
 
 
 def test_metrics_that_cannot_be_written_cost_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -384,3 +384,123 @@ main(["train", {str(helpers.write_recipe(tmp_path))!r}, "checkpoint.every=1", "c
     resume(tmp_path / "run", "train.num_steps=3")
     left = [name for name in helpers.tree(tmp_path / "run" / "checkpoints") if ".tmp" in name]
     assert left == []
+
+
+# --- what a second review found -------------------------------------------------------------------
+
+
+def test_an_override_does_not_make_a_killed_run_look_robbed(tmp_path: Path) -> None:
+    """Killed with checkpoint.every off, resumed with it on: there never was a checkpoint to miss."""
+    run = helpers.train(tmp_path, "train.num_steps=3")
+    for path in (run / "checkpoints").iterdir():
+        path.rename(tmp_path / path.name)
+    err = resume(run, "checkpoint.every=1")
+    assert "starting again from step 0" in err
+
+
+def test_an_exception_in_an_update_costs_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Out of memory in the fifth update: what was trained is saved, and the resume is the same bits."""
+    from dapo.learner.torch_learner import TorchLearner
+
+    inner, calls = TorchLearner._loss, []
+
+    def loss(learner: Any, *arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 5:
+            raise RuntimeError("out of memory")
+        return inner(learner, *arguments)
+
+    words = ("train.num_steps=4", "checkpoint.keep_last=9", "train.tokens_per_microbatch=64")
+    straight_run = helpers.train(tmp_path / "straight", *words)
+    monkeypatch.setattr(TorchLearner, "_loss", loss)
+    recipe = helpers.write_recipe(tmp_path)
+    code, _, err = helpers.quiet_dapo("train", recipe, *words, "--output-dir", tmp_path / "run")
+    assert (code, len(calls)) == (1, 5), err
+    assert list((tmp_path / "run" / "checkpoints").glob("step_*"))
+    monkeypatch.undo()
+    resume(tmp_path / "run")
+    check_equal(tmp_path / "run", straight_run)
+
+
+@pytest.mark.parametrize("place", ["first", "last"])
+def test_one_number_of_the_starting_weights_is_noticed(place: str, tmp_path: Path) -> None:
+    """Not only the first 1,024 numbers of each weight; and no pair of changes that cancel in a plain sum."""
+    import shutil
+
+    from safetensors.torch import save_file
+
+    model = shutil.copytree(helpers.warm_model(), tmp_path / "model")
+    run = helpers.train(tmp_path, "train.num_steps=1", model=model)
+    weights = {name: tensor.clone() for name, tensor in helpers.weights(model).items()}
+    name = "model.layers.1.mlp.down_proj.weight"
+    flat = weights[name].view(-1)
+    one, other = (0, 1) if place == "first" else (len(flat) - 2, len(flat) - 1)
+    flat[one], flat[other] = flat[other].item(), flat[one].item()
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    assert "starting_weights" in refused(run, "train.num_steps=2")
+
+
+def test_another_model_config_is_refused(tmp_path: Path) -> None:
+    """The weights may be the same and the model another."""
+    import shutil
+
+    model = shutil.copytree(helpers.warm_model(), tmp_path / "model")
+    run = helpers.train(tmp_path, "train.num_steps=1", model=model)
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 0.5}))
+    assert "not what the run began with: model_config" in refused(run, "train.num_steps=2")
+
+
+def test_half_written_saves_are_swept(tmp_path: Path) -> None:
+    """Under any name, also one that is not written again."""
+    run = helpers.train(tmp_path, *SAVING)
+    (run / "checkpoints" / ".step_000002-u000001.tmp" / "model").mkdir(parents=True)
+    resume(run, "train.num_steps=4")
+    assert not list((run / "checkpoints").glob(".*"))
+
+
+def test_a_changed_reward_function_is_told(tmp_path: Path) -> None:
+    """Not refused (it may be the mend that a RewardError asked for), but said and written down."""
+    file = tmp_path / "mine.py"
+    file.write_text("def f(completions, **columns):\n    return [0.0] * len(completions)\n", encoding="utf-8")
+    run = helpers.train(tmp_path, f'reward.functions=["grader", "{file}:f"]', "train.num_steps=1")
+    assert "reward.functions" not in resume(run, "train.num_steps=2")
+    file.write_text("def f(completions, **columns):\n    return [1.0] * len(completions)\n", encoding="utf-8")
+    assert "the files of reward.functions or algorithm.objective are not what they were" in resume(
+        run, "train.num_steps=3"
+    )
+    assert "functions" in json.loads((run / "manifest.json").read_text())["resumed"][-1]["changed"]
+
+
+def test_broken_checkpoints_do_not_push_out_sound_ones(tmp_path: Path) -> None:
+    """keep_last = 2: steps 2 and 4 stay, not the broken 3 and 4."""
+    run = helpers.train(tmp_path, *SAVING, "checkpoint.keep_last=2")
+    file = run / "checkpoints" / "step_000003" / "optimizer.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    resume(run, "checkpoint.every=4", "train.num_steps=4")
+    sound = [path.name for path in checkpoint.folders(run / "checkpoints") if checkpoint.fault(path) is None]
+    assert sound == ["step_000002", "step_000004"]
+
+
+def test_another_number_of_threads_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It changes the last bit, so it stands beside code and versions."""
+    from dapo.run import manifest
+
+    run = helpers.train(tmp_path, "train.num_steps=1")
+    inner = manifest.machine
+    monkeypatch.setattr("dapo.run.manifest.machine", lambda: inner() | {"torch_threads": 77})
+    assert "other machine than before: torch_threads" in resume(run, "train.num_steps=2")
+
+
+def test_relative_paths_name_the_folder_they_are_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that was started in another folder says in which."""
+    (tmp_path / "here").mkdir()
+    recipe = helpers.write_recipe(tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
+    words = ("data.source=data.jsonl", "train.num_steps=1", "--output-dir", "run")
+    assert helpers.quiet_dapo("train", recipe, *words)[0] == 0
+    monkeypatch.chdir(tmp_path)
+    last = refused(tmp_path / "here" / "run", "train.num_steps=2")
+    assert f"the run was started in {tmp_path / 'here'}" in last

@@ -29,9 +29,10 @@ from dapo.learner.base import Learner
 from dapo.learner.torch_learner import LearnerSettings, Objective, TorchLearner
 from dapo.loop import Parts
 from dapo.model.loading import check_architecture, eos_ids, load_model, load_tokenizer, pick_device, pick_dtype
-from dapo.provenance import check_carried, check_nothing_lost, digests_of, record_resume, record_start
+from dapo.provenance import check_carried, check_nothing_lost, made_of_now, record_resume, record_start
 from dapo.reward import Scorer
 from dapo.reward.functions import load_function
+from dapo.reward.pool import lost_workers
 from dapo.rollout.base import RolloutEngine
 from dapo.rollout.torch_engine import TorchEngine
 from dapo.run import checkpoint
@@ -153,7 +154,7 @@ def load_policy(config: Config, tokenizer: Any) -> tuple[Policy, Any, Any]:
 
 def make_grader(config: Config, scorer: Scorer, policy: Policy) -> GroupGrader:
     """The grader of draws."""
-    return GroupGrader(config, scorer.score, policy.decode, policy.eos_ids)
+    return GroupGrader(config, scorer.score, policy.decode, policy.eos_ids, lost_workers)
 
 
 def make_trackers(config: Config) -> list[Tracker]:
@@ -202,12 +203,12 @@ def build(
     reference = load_model(config.model, torch.float32, device) if config.algorithm.kl.place != "off" else None
     engine, grader = make_engine(config, engine_model, policy), make_grader(config, scorer, policy)
     learner = make_learner(config, learner_model, reference, dtype)
-    digests = digests_of(config, checked, data, tokenizer, learner_model)
+    made_of = made_of_now(config, checked, data, tokenizer, learner_model)
     if not run.held:
         run.hold(new=True)
-        record_start(run, config, data, digests)
+        record_start(run, config, data, made_of)
     else:
-        record_resume(run, config, digests, found, allowed, view)
+        record_resume(run, config, made_of, found, allowed, view)
     return Parts(
         config=config,
         engine=engine,
@@ -223,9 +224,10 @@ def build(
             config.checkpoint,
             learner,
             save_tokenizer=policy.tokenizer.save_pretrained,
-            digests=digests,
+            made_of=made_of,
             say=view.say,
             saved=None if found is None else checkpoint.place_of(found.state),
+            broken=() if found is None else found.broken,
         ),
         trackers=Trackers(make_trackers(config), view.say),
     )
@@ -256,9 +258,10 @@ def resume(
 ) -> tuple[Parts, TrainState]:
     """Parts and state of a run, held already, at a checkpoint of its own, or at its start when it has none."""
     if found is None:
-        check_nothing_lost(run, config)
+        check_nothing_lost(run, config_of_run(run))
         view.say(f"{run.path}: stopped before its first checkpoint; starting again from step 0")
         parts = build(config, run, view, None, allowed)
+        checkpoint.sweep(run.checkpoints)
         run.cut_after(-1)
         return parts, TrainState()
     state = found.state
@@ -270,6 +273,7 @@ def resume(
         view.say(f"{len(state.pending.minibatches)} updates of step {state.step + 1} are left, as they were sampled")
     run.metrics()  # a damaged line is found before anything is loaded
     parts = build(config, run, view, found, allowed)
+    checkpoint.sweep(run.checkpoints)
     checkpoint.restore(found, parts.learner)
     run.cut_after(state.step, sampled=state.step + (state.pending is not None))
     return parts, state

@@ -25,10 +25,19 @@ class GroupGrader:
         score: prompt, texts, token ids -> scores (`reward.Scorer.score`).
         decode: token ids -> text, special tokens left out.
         eos_ids: a response's text ends before the first of these.
+        lost_workers: how many grading processes died unasked since it was last called.
     """
 
-    def __init__(self, config: Config, score: ScoreFunction, decode: DecodeFunction, eos_ids: Sequence[int]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        score: ScoreFunction,
+        decode: DecodeFunction,
+        eos_ids: Sequence[int],
+        lost_workers: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._config, self._score, self._decode = config, score, decode
+        self.lost_workers = lost_workers
         self._eos = frozenset(eos_ids)
 
     def text(self, response: Response) -> str:

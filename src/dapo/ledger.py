@@ -18,7 +18,20 @@ from dapo.sampling import Collected
 from dapo.types import Finish, Group, TrainState, Verdict
 
 SHIFT = 2  # salt of the resampling behind shift/*
-TOTALS = ("sampling/draws", "sampling/kept", "tokens/generated", "tokens/kept", "tokens/wasted")
+TOTALS = (
+    "sampling/draws",
+    "sampling/kept",
+    "sampling/all_right_draws",
+    "sampling/all_wrong_draws",
+    "sampling/engine_failures",
+    "sampled/unparsed_responses",
+    "sampled/timeout_responses",
+    "sampled/error_responses",
+    "tokens/generated",
+    "tokens/kept",
+    "tokens/wasted",
+    "tokens/lost",
+)
 
 
 def ledger(collected: Collected, state: TrainState, config: Config) -> dict[str, float]:
@@ -33,10 +46,13 @@ def ledger(collected: Collected, state: TrainState, config: Config) -> dict[str,
     metrics = _draws(collected) | _tokens(collected) | _staleness(kept, state.version)
     metrics |= _described("sampled", taken) | _described("kept", kept) | _lengths(taken, config)
     if _has_correctness(taken):
+        metrics["sampling/all_right_draws"] = float(sum(g.num_correct == len(g.rollouts) for g in taken))
+        metrics["sampling/all_wrong_draws"] = float(sum(g.num_correct == 0 for g in taken))
         metrics["sampling/all_right_fraction"] = mean_or_nan([g.num_correct == len(g.rollouts) for g in taken])
         metrics["sampling/all_wrong_fraction"] = mean_or_nan([g.num_correct == 0 for g in taken])
     verdicts = [r.score.verdict for group in taken for r in group.rollouts]
     for verdict in (Verdict.UNPARSED, Verdict.TIMEOUT, Verdict.ERROR):
+        metrics[f"sampled/{verdict.value}_responses"] = float(verdicts.count(verdict))
         metrics[f"sampled/{verdict.value}_fraction"] = mean_or_nan([v is verdict for v in verdicts])
     if config.sampling.schedule == "rounds":
         metrics["sampling/rounds"] = float(collected.rounds)
@@ -47,10 +63,11 @@ def ledger(collected: Collected, state: TrainState, config: Config) -> dict[str,
 
 def totals(before: Mapping[str, float], metrics: Mapping[str, float]) -> dict[str, float]:
     """The ledger since step 0, one step later: `total/draws`, `total/tokens_generated`, ..."""
-    after = {}
+    after = dict(before)
     for name in TOTALS:
-        key = "total/" + name.removeprefix("sampling/").replace("/", "_")
-        after[key] = before.get(key, 0.0) + metrics[name]
+        if name in metrics:
+            key = "total/" + name.removeprefix("sampling/").removeprefix("sampled/").replace("/", "_")
+            after[key] = before.get(key, 0.0) + metrics[name]
     return after
 
 

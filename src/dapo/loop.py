@@ -74,7 +74,8 @@ def train(parts: Parts, state: TrainState, on_step: Callable[[StepReport], None]
                     state = sample(parts, state, stop)
             while state.pending is not None and state.pending.minibatches:
                 leave_if_asked(parts, state, stop)
-                state = update(parts, state)
+                with saved_on_error(parts, state):
+                    state = update(parts, state)
                 stop_if_diverged(parts, state)
             with saved_on_error(parts, state):
                 after, metrics = finish(parts, state, stop)
@@ -116,13 +117,19 @@ def sample(parts: Parts, state: TrainState, stop: StopRequest) -> TrainState:
     batch, mismatch = with_policies(make_batch(collected.kept, parts.eos_ids, config), collected.kept, parts, state)
     batch = with_advantages(batch, collected.kept, config)
     left = tuple(minibatches(batch, config, parts.learner.cut))
+    write_start = time.perf_counter()
     if _due(step, config.log.rollouts_every, 0):
         try:
             parts.run.write_rollouts(step, (*collected.taken, *collected.surplus), collected.kept)
         except SaveFailed as error:
             parts.saver.tolerate(error)
     metrics |= sums | batch_metrics(batch, mismatch)
-    metrics |= {"time/train_s": time.perf_counter() - batch_start, "time/step_s": time.perf_counter() - start}
+    end = time.perf_counter()
+    metrics |= {
+        "time/train_s": write_start - batch_start,
+        "time/write_s": end - write_start,
+        "time/step_s": end - start,
+    }
     return replace(
         after,
         carried=collected.left,
@@ -165,7 +172,7 @@ def finish(parts: Parts, state: TrainState, stop: StopRequest) -> tuple[TrainSta
     metrics |= {
         "train/policy_version": float(step),
         "checkpoint/failed_saves": float(parts.saver.counted()),
-        "trackers/failures": float(parts.trackers.counted()),
+        "grading/lost_workers": float(parts.grader.lost_workers()),
         "time/save_s": parts.saver.seconds(),
         "memory/peak_gb": peak_memory_gb(),
     }
@@ -175,10 +182,10 @@ def finish(parts: Parts, state: TrainState, stop: StopRequest) -> tuple[TrainSta
 def report(
     parts: Parts, state: TrainState, metrics: dict[str, float], on_step: Callable[[StepReport], None] | None
 ) -> None:
-    """A finished step, for everyone who listens; the run's own file comes first."""
+    """A finished step, for everyone who listens. With the line of metrics.jsonl it is done."""
+    metrics["trackers/failures"] = float(parts.trackers.log(state.step, metrics))
     parts.run.append_metrics(state.step, metrics)
     parts.view.step(state.step, metrics)
-    parts.trackers.log(state.step, metrics)
     if on_step is not None:
         on_step(StepReport(step=state.step, metrics=metrics))
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from dapo.config.load import resolve
@@ -14,37 +16,62 @@ from dapo.errors import UserError
 from dapo.run import manifest
 from dapo.run.checkpoint import Checkpoint
 from dapo.run.directory import RunDirectory
+from dapo.run.manifest import MadeOf
 from dapo.run.view import View
 from dapo.sampling import keep_mask
 from dapo.types import TrainState
 
 
-def digests_of(config: Config, checked: CheckedData, data: LoadedData, tokenizer: Any, model: Any) -> dict[str, str]:
-    """sha256 by name: of the problems in the files, tokenizer, template, prompts, starting weights, config."""
+def made_of_now(config: Config, checked: CheckedData, data: LoadedData, tokenizer: Any, model: Any) -> MadeOf:
+    """Digests of the problems in the files, tokenizer, template, prompts, starting model, functions and config."""
 
     def rows(problems: Iterable[Problem]) -> Iterator[tuple[Any, ...]]:
         return ((problem.row.problem, problem.answer, problem.row.columns) for problem in problems)
 
     template = (config.data.template, config.data.system, config.model.chat_template_kwargs)
+    chat_template = getattr(tokenizer, "chat_template", None)
     prompts = [prompt for source in data.by_source for prompt in source]
-    return {
+    training = [problem for source in checked.training for problem in source]
+    entries = [f if isinstance(f, str) else f.function for f in config.reward.functions]
+    functions = [name for name in (*entries, config.algorithm.objective) if ":" in name]
+    digests = {
         "config": manifest.text_digest(resolve(config)),
-        "training_data": manifest.data_digest(rows(p for source in checked.training for p in source)),
+        "training_data": manifest.data_digest(rows(training)),
         "evaluation_data": manifest.data_digest(rows(checked.evaluation)),
         "tokenizer": manifest.tokenizer_digest(tokenizer),
-        "template": manifest.text_digest(*template, getattr(tokenizer, "chat_template", None)),
+        "template": manifest.text_digest(*template, chat_template),
         "prompts": manifest.prompts_digest([*prompts, *data.holdout]),
         "starting_weights": manifest.weights_digest(model.named_parameters()),
+        "model_config": manifest.model_digest(model.config),
+        "functions": manifest.functions_digest(functions, _file_of),
     }
+    described = {
+        "training_data": f"{len(training)} problems",
+        "evaluation_data": f"{len(checked.evaluation)} problems",
+        "tokenizer": f"{len(tokenizer)} tokens",
+        "template": f"data.template = {config.data.template}, data.system = {config.data.system or 'off'}",
+        "prompts": f"{len(prompts)} prompts",
+    }
+    return MadeOf(digests, described)
 
 
-def record_start(run: RunDirectory, config: Config, data: LoadedData, digests: dict[str, str]) -> None:
+def _file_of(name: str) -> Path | None:
+    place = name.rpartition(":")[0]
+    if place.endswith(".py"):
+        return Path(place)
+    file = getattr(sys.modules.get(place), "__file__", None)
+    return None if file is None else Path(file)
+
+
+def record_start(run: RunDirectory, config: Config, data: LoadedData, made_of: MadeOf) -> None:
     """Writes manifest.json and config.resolved.json; with the second the folder is a run."""
     run.write_json(
         "manifest.json",
         {
             "recipe": config.name,
-            "digests": digests,
+            "digests": made_of.digests,
+            "described": made_of.described,
+            "directory": str(Path.cwd()),
             "model": config.model.path,
             "data": {
                 "training_prompts": sum(map(len, data.by_source)),
@@ -64,7 +91,7 @@ def record_start(run: RunDirectory, config: Config, data: LoadedData, digests: d
 def record_resume(
     run: RunDirectory,
     config: Config,
-    digests: dict[str, str],
+    made_of: MadeOf,
     found: Checkpoint | None,
     allowed: Collection[str],
     view: View,
@@ -77,22 +104,31 @@ def record_resume(
     written = run.read_json("manifest.json")
     if not isinstance(written, dict) or not isinstance(written.get("digests"), dict):
         raise UserError(f"{run.path / 'manifest.json'}: not the manifest of a run; put it back, or start a new run")
-    changed = manifest.differences(found.digests if found is not None else written["digests"], digests)
+    first = MadeOf(written["digests"], written.get("described", {}))
+    before = first if found is None else found.made_of
+    changed = manifest.differences(before.digests, made_of.digests)
     refused = [name for name in changed if name not in allowed]
     if refused:
+        named = ", ".join(_difference(name, before, made_of) for name in refused)
         allow = " ".join(f"--allow-changed {name}" for name in refused)
         raise UserError(
-            f"--resume {run.path}: not what the run began with: {', '.join(refused)}; put it back, start a new run, "
+            f"--resume {run.path}: not what the run began with: {named}; put it back, start a new run, "
             f"or go on all the same with {allow}"
         )
-    before, resolved = run.read_json("config.resolved.json"), resolve(config)
-    settings = manifest.config_changes(before, resolved)
-    code, versions = manifest.code_revision(), manifest.versions()
+    resolved = resolve(config)
+    settings = manifest.config_changes(run.read_json("config.resolved.json"), resolved)
+    code, versions, machine = manifest.code_revision(), manifest.versions(), manifest.machine()
     earlier = written.get("resumed", [])
     last = (earlier or [written])[-1]
-    for name, old, new in (("code", last.get("code"), code), ("versions", last.get("versions"), versions)):
+    rounding = ("torch_threads", "cpu_capability", "gpus")  # what else decides the last bit
+    was, now = ({name: one.get(name) for name in rounding} for one in (last.get("machine", {}), machine))
+    told = (("code", last.get("code"), code), ("versions", last.get("versions"), versions), ("machine", was, now))
+    for name, old, new in told:
         if old != new:
             view.say(f"note: other {name} than before: {_short(old, new)} (recorded in manifest.json)")
+    if before.digests.get("functions") != made_of.digests["functions"]:
+        view.say("note: the files of reward.functions or algorithm.objective are not what they were")
+        settings = [*settings, "functions"]
     for line in [*settings, *(f"{name} changed, as allowed" for name in changed)]:
         view.say(f"changed: {line}")
     entry = {
@@ -103,7 +139,7 @@ def record_resume(
         "changed": [*changed, *settings],
         "code": code,
         "versions": versions,
-        "machine": manifest.machine(),
+        "machine": machine,
     }
     run.write_json("manifest.json", written | {"resumed": [*earlier, entry]})
     run.write_json("config.resolved.json", resolved)
@@ -143,6 +179,14 @@ def check_carried(config: Config, state: TrainState) -> None:
                 "max_staleness and prompts_per_step as they were until they are used up"
             )
         informative += kept
+
+
+def _difference(name: str, before: MadeOf, now: MadeOf) -> str:
+    """One root that differs, in words."""
+    old, new = before.described.get(name), now.described.get(name)
+    if old is None or new is None:
+        return name
+    return f"{name} ({old} then, {new} now)" if old != new else f"{name} ({new}, but not the same)"
 
 
 def _short(old: Any, new: Any) -> str:

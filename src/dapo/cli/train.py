@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,7 +11,7 @@ import click
 from dapo.cli.words import SETTINGS, WORDS, config_of, overrides_only
 from dapo.config import batch_line
 from dapo.config.schema import Config
-from dapo.errors import ConfigError
+from dapo.errors import ConfigError, UserError
 from dapo.run.manifest import ROOTS
 
 if TYPE_CHECKING:
@@ -99,11 +100,25 @@ def _resume(name: str, words: tuple[str, ...], allowed: tuple[str, ...], as_json
             return
         view.say(f"{config.name}: {batch_line(config)}")
         with view:
-            parts, state = build.resume(run, config, found, view, allowed)
+            try:
+                parts, state = build.resume(run, config, found, view, allowed)
+            except UserError as error:
+                raise type(error)(error.message + _elsewhere(run)) from error
             _train(parts, state)
         _finish(parts, as_json)
     finally:
         run.release()
+
+
+def _elsewhere(run: RunDirectory) -> str:
+    """Where relative paths of a run are relative to, when that is not here."""
+    try:
+        directory = run.read_json("manifest.json")["directory"]
+    except (UserError, KeyError, TypeError):
+        return ""
+    if directory == str(Path.cwd()):
+        return ""
+    return f" (the run was started in {directory}, which its relative paths are of)"
 
 
 def _train(parts: Parts, state: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from dapo.config.schema import Config
@@ -98,6 +99,16 @@ def _checkpoint(config: Config) -> Iterator[str]:
         yield (
             f"checkpoint.keep_every = {keep_every} keeps nothing: no checkpoint is written at those steps; "
             "make it a multiple of checkpoint.every"
+        )
+    evaluated = config.eval.every
+    if (
+        config.checkpoint.keep_best
+        and config.eval.data
+        and (every is None or evaluated is None or math.lcm(every, evaluated) >= config.train.num_steps)
+    ):
+        yield (
+            f"checkpoint.keep_best = {config.checkpoint.keep_best} keeps nothing: no step before the last is both "
+            "saved and evaluated; set checkpoint.every and eval.every so that they meet"
         )
     if config.checkpoint.keep_best and not config.eval.data:
         yield f"checkpoint.keep_best = {config.checkpoint.keep_best} needs evaluations; set eval.data, or keep_best = 0"

@@ -28,7 +28,7 @@ class Learner(Protocol):
         """One optimiser step on sum(row_weights * loss). Returns metrics by name.
 
         The batch brings old_logprobs and row_weights. A non-finite gradient skips the step and
-        reports grad/nonfinite = 1.
+        reports grad/nonfinite = 1. An exception leaves weights and optimiser as they were.
         """
 
     def export_weights(self) -> Iterator[tuple[str, Tensor]]:

@@ -91,6 +91,7 @@ class Pool:
         self._forker: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._threads: ThreadPoolExecutor | None = None
+        self.lost = 0  # workers that died of something else than their limit
 
     def ask(self, question: Question) -> Reply:
         """Blocks until there is an answer, at most the limit and a second once a worker is free."""
@@ -116,6 +117,8 @@ class Pool:
                 worker.end(kill=True)
                 if seconds >= self.limit_s * 0.9:
                     return Reply(None, "symbolic", "timeout")
+                with self._lock:
+                    self.lost += 1
                 if attempt == 0 and not fresh:
                     continue  # it died while idle: killed from outside, not by this question
                 return Reply(None, "symbolic", "the worker died")
@@ -232,6 +235,15 @@ def shared_pool(size: int, limit_s: float, memory_mb: int) -> Pool:
         if key not in _pools:
             _pools[key] = Pool(*key)
         return _pools[key]
+
+
+def lost_workers() -> int:
+    """Workers of this process's pools that died of something else than their limit, since the last call."""
+    lost = 0
+    for pool in list(_pools.values()):
+        with pool._lock:
+            lost, pool.lost = lost + pool.lost, 0
+    return lost
 
 
 def default_size() -> int:

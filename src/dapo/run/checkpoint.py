@@ -21,7 +21,7 @@ import json
 import logging
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,7 @@ from dapo.difficulty import PromptRecord
 from dapo.errors import UserError
 from dapo.files import sha256, sync_directory, sync_tree
 from dapo.run.freeze import floats, freeze_groups, freeze_pending, numbers, thaw_groups, thaw_pending
+from dapo.run.manifest import MadeOf
 from dapo.types import Group, TrainState
 
 if TYPE_CHECKING:
@@ -51,12 +52,14 @@ Place = tuple[int, str, int]  # step, kind ("" < "d" < "u"), how far
 class Checkpoint:
     """A complete checkpoint on disk.
 
-    digests: of what the run was made of when it was written. passed_over: newer ones, and their faults.
+    made_of: what the run was made of when it was written, see `manifest.MadeOf`. broken, passed_over: newer
+    ones, and lines with their faults.
     """
 
     path: Path
     state: TrainState
-    digests: Mapping[str, str]
+    made_of: MadeOf
+    broken: tuple[Path, ...] = ()
     passed_over: tuple[str, ...] = ()
 
     @property
@@ -72,7 +75,7 @@ class Content:
     weights: Mapping[str, Tensor]
     optimizer: Mapping[str, Tensor]
     tokenizer: Mapping[str, bytes]
-    digests: Mapping[str, str]
+    made_of: MadeOf
     learning_rate: float
 
 
@@ -149,7 +152,8 @@ def _write_files(aside: Path, content: Content, learner: Learner) -> None:
             "score": state.score,
             "unfinished": numbers(state.unfinished),
             "totals": numbers(state.totals),
-            "digests": dict(content.digests),
+            "digests": dict(content.made_of.digests),
+            "described": dict(content.made_of.described),
         },
     )
     records = state.history.items()
@@ -211,15 +215,22 @@ def _difference(aside: Path, content: Content) -> str | None:
     return None
 
 
-def prune(folder: Path, newest: Path, settings: CheckpointConfig) -> None:
+def sweep(folder: Path) -> None:
+    """Removes what a killed save left half written."""
+    for path in folder.glob(".step_*.tmp"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def prune(folder: Path, newest: Path, settings: CheckpointConfig, broken: Collection[Path] = ()) -> None:
     """Removes what need not be kept, once a new checkpoint stands.
 
     Whole steps count: the last keep_last, each keep_every, the keep_best best. A state within a step stays
-    only while it is the newest. What is named later than the new one was passed over, and stays.
+    only while it is the newest. What was passed over as broken does not count; what is named later than the
+    new one was passed over, and stays.
     """
     there = folders(folder)
     there = there[: there.index(newest) + 1]
-    whole = [path for path in there if _place(path)[1] == ""]  # type: ignore[index]
+    whole = [path for path in there if _place(path)[1] == "" and path not in broken]  # type: ignore[index]
     kept = {newest, *whole[-settings.keep_last :]}
     if settings.keep_every is not None:
         kept |= {path for path in whole if _place(path)[0] % settings.keep_every == 0}  # type: ignore[index]
@@ -278,14 +289,14 @@ def _is_entry(entry: Any) -> bool:
 
 def find(folder: Path) -> Checkpoint | None:
     """The newest complete checkpoint; None where there is none of any kind. Raises UserError when all are broken."""
-    passed_over: list[str] = []
+    passed_over: dict[Path, str] = {}
     for path in reversed(folders(folder)):
         if reason := fault(path):
-            passed_over.append(f"passing over {path}: {reason}")
+            passed_over[path] = f"passing over {path}: {reason}"
             continue
-        return replace(_read(path), passed_over=tuple(passed_over))
+        return replace(_read(path), broken=tuple(passed_over), passed_over=tuple(passed_over.values()))
     if passed_over:
-        raise UserError(f"{folder}: no complete checkpoint; {'; '.join(passed_over)}")
+        raise UserError(f"{folder}: no complete checkpoint; {'; '.join(passed_over.values())}")
     return None
 
 
@@ -338,7 +349,7 @@ def _read(path: Path) -> Checkpoint:
         totals=floats(data["totals"]),
         score=data["score"],
     )
-    return Checkpoint(path, state, data["digests"])
+    return Checkpoint(path, state, MadeOf(data["digests"], data["described"]))
 
 
 def _history(path: Path) -> dict[str, list[int]]:

@@ -8,7 +8,8 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +65,16 @@ def _git(folder: Path, *arguments: str) -> str:
     return result.stdout.strip()
 
 
-def data_digest(problems: Iterable[tuple[Any, str | None, float | None]]) -> str:
-    """sha256 over (problem, answer, rating) of each row in order, as they stand in the files."""
+@dataclass(frozen=True, slots=True)
+class MadeOf:
+    """What a run is made of: sha256 by name, and a few words about each for a person."""
+
+    digests: Mapping[str, str]
+    described: Mapping[str, str]
+
+
+def data_digest(problems: Iterable[tuple[Any, ...]]) -> str:
+    """sha256 over rows in order, as they stand in the files."""
     digest = hashlib.sha256()
     for row in problems:
         digest.update(json.dumps(row, sort_keys=True, default=str).encode() + b"\0")
@@ -95,7 +104,7 @@ def text_digest(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
-ROOTS = ("training_data", "evaluation_data", "tokenizer", "template", "starting_weights")
+ROOTS = ("training_data", "evaluation_data", "tokenizer", "template", "starting_weights", "model_config")
 
 
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
@@ -125,9 +134,46 @@ def config_changes(before: Mapping[str, Any], now: Mapping[str, Any], prefix: st
 
 
 def weights_digest(parameters: Iterable[tuple[str, Any]]) -> str:
-    """sha256 over names, shapes and the first 1,024 numbers of every weight: tells models apart cheaply."""
+    """sha256 over names, shapes, the first 1,024 numbers of every weight and two sums over all its bits.
+
+    The sums (of the numbers' bit patterns, plain and times their place, modulo 2**64) notice any one number
+    that changes, and cost a pass over memory instead of a hash of it.
+    """
     digest = hashlib.sha256()
     for name, tensor in parameters:
-        digest.update(f"{name}{tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().flatten()[:1024].float().cpu().numpy().tobytes())
+        flat = tensor.detach().flatten().float().cpu()
+        digest.update(f"{name}{tuple(tensor.shape)}{_bit_sums(flat)}".encode())
+        digest.update(flat[:1024].numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _bit_sums(flat: Any, piece: int = 1 << 22) -> tuple[int, int]:
+    import torch
+
+    plain = placed = 0
+    for start in range(0, len(flat), piece):
+        bits = flat[start : start + piece].contiguous().view(torch.int32).long()
+        plain += int(bits.sum())
+        placed += int((bits * torch.arange(start + 1, start + 1 + len(bits))).sum())  # wraps; so does the other run
+    return plain, placed
+
+
+def model_digest(config: Any) -> str:
+    """sha256 of a model's configuration, but for names, dtype and versions."""
+    left_out = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype")
+    return text_digest({key: value for key, value in config.to_dict().items() if key not in left_out})
+
+
+def functions_digest(names: Iterable[str], place: Callable[[str], Path | None]) -> str:
+    """sha256 of the files that functions come from.
+
+    Args:
+        names: FILE.py:NAME or MODULE:NAME.
+        place: the file of such a name; None where there is none.
+    """
+    digest = hashlib.sha256()
+    for name in names:
+        file = place(name)
+        digest.update(name.rpartition(":")[2].encode() + b"\0")
+        digest.update(file.read_bytes() if file is not None and file.is_file() else b"")
     return digest.hexdigest()

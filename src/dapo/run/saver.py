@@ -6,7 +6,7 @@ import logging
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from dapo.errors import SaveFailed
 from dapo.run import checkpoint
 from dapo.run.checkpoint import Content, Place
 from dapo.run.directory import RunDirectory, resume_command
+from dapo.run.manifest import MadeOf
 from dapo.types import TrainState
 
 if TYPE_CHECKING:
@@ -31,9 +32,10 @@ class Saver:
         settings: what is kept, and what a failure means.
         learner: whose weights and optimiser are saved.
         save_tokenizer: writes tokenizer files into a folder; called once, here.
-        digests: of what the run is made of.
+        made_of: what the run is made of.
         say: tells a person.
         saved: where the checkpoint stands that the run goes on from.
+        broken: checkpoints that were passed over, and so do not count among those to keep.
 
     Attributes:
         saved: where the newest checkpoint stands; None without one.
@@ -47,12 +49,14 @@ class Saver:
         learner: Learner,
         *,
         save_tokenizer: Callable[[Path], object],
-        digests: Mapping[str, str],
+        made_of: MadeOf,
         say: Callable[[str], None],
         saved: Place | None = None,
+        broken: Collection[Path] = (),
     ) -> None:
         self._run, self._folder = run, run.checkpoints
-        self._settings, self._learner, self._digests, self._say = settings, learner, digests, say
+        self._settings, self._learner, self._made_of, self._say = settings, learner, made_of, say
+        self._broken = frozenset(broken)
         self._tokenizer = _files_of(save_tokenizer)
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
@@ -80,7 +84,7 @@ class Saver:
             weights=self._learner.host_weights(),
             optimizer=self._learner.state_dict(),
             tokenizer=self._tokenizer,
-            digests=self._digests,
+            made_of=self._made_of,
             learning_rate=learning_rate,
         )
         self._writing = checkpoint.place_of(state)
@@ -159,7 +163,7 @@ class Saver:
             self._error = error
             return
         try:
-            checkpoint.prune(self._folder, path, self._settings)
+            checkpoint.prune(self._folder, path, self._settings, self._broken - {path})
         except OSError as error:
             logger.warning("an old checkpoint could not be removed: %s", error)
 
