@@ -485,7 +485,7 @@ def test_nothing_outside_the_mask_gets_in(junk: float, rows: list[ref.Row], data
 
 @pytest.mark.parametrize("reduction", ref.REDUCTIONS)
 def test_no_loss_tokens_at_all(reduction: str) -> None:
-    """Zero, finite, with a gradient of zero: an empty step must not poison the optimiser."""
+    """L3: zero, finite, with a gradient of zero: an empty step must not poison the optimiser."""
     rows = [row(d, 1.0, [1.5, 0.5], [False, False]) for d in (0, 0, 1)] + [row(2, -1.0, [])]
     weights_B = weights_of(rows, reduction, constant=7, cut=[[0, 1], [2, 3]])
     assert weights_B.tolist() == [0.0] * 4
@@ -500,7 +500,7 @@ def test_no_loss_tokens_at_all(reduction: str) -> None:
 def test_filtered_rows_leave_numerator_and_denominator(
     reduction: str, rows: list[ref.Row], data: st.DataObject
 ) -> None:
-    """Overlong filtering: a batch with rows masked out is the batch without them."""
+    """L2, overlong filtering: a batch with rows masked out is the batch without them."""
     keep = data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)).filter(any))
     filtered: list[ref.Row] = [
         r if k else {**r, "mask": [False] * len(r["mask"])} for r, k in zip(rows, keep, strict=True)
@@ -678,5 +678,5 @@ def test_wrong_arguments_are_refused(call: Callable[[], object], message: str) -
 
 
 def test_a_singleton_has_no_advantage() -> None:
-    """With ddof 0 a group of one is a group of one value: exactly 0."""
+    """D7: with ddof 0 a group of one is a group of one value: exactly 0."""
     assert alg.group_advantages(torch.tensor([[1.0]]), std_correction=0, eps=0.0).tolist() == [[0.0]]

@@ -277,7 +277,7 @@ def test_with_no_complete_checkpoint_resume_says_so(tmp_path: Path) -> None:
 
 
 def test_a_save_killed_half_way_does_not_matter(tmp_path: Path) -> None:
-    """Its folder is neither taken nor in the way."""
+    """C4: its folder is neither taken nor in the way."""
     run = helpers.copy_run(straight(), tmp_path / "run", up_to=2)
     left = run / "checkpoints" / ".step_000003.tmp"
     (left / "model").mkdir(parents=True)

@@ -76,7 +76,7 @@ def groups() -> list[Group]:
             [
                 response([*words(2, g), EOS, *words(3, g), EOS]),  # nothing after the first EOS counts
                 response([*words(5, g), EOS], generated=[True, False, False, True, True, True]),
-                response([]),
+                response([]),  # K4: trains nothing, shifts nobody
             ],
             [1.0, 1.0, -1.0],
             [-0.5, 0.0, 0.0],
@@ -195,7 +195,7 @@ def check(settings: Config, order: list[int], bound: float = BOUND) -> None:
 @pytest.mark.parametrize("packing", PACKINGS)
 @pytest.mark.parametrize("reduction", ref.REDUCTIONS)
 def test_the_gradient_is_the_oracles_for_every_cut(reduction: str, packing: Packing, budget: str) -> None:
-    """Law 2: no denominator may depend on packing, micro-batches or row order (microbatch: on the named cut)."""
+    """Law 2, D8: no denominator may depend on packing, micro-batches or row order (microbatch: on the named cut)."""
     settings = made(
         "all",
         algorithm__reduction=reduction,

@@ -111,7 +111,7 @@ def test_the_cut_is_in_draw_order(order: Order) -> None:
 
 
 def test_whole_rounds_are_consumed() -> None:
-    """The next step starts after the round, not after the cut; it does not see a draw twice."""
+    """D4: exactly N whole groups. The next step starts after the round; it does not see a draw twice."""
     made = config(sampling__gen_prompts=3)
     engine = ScriptedEngine(by_draw("WWMWMMMMM"))
     first = collect(made, by_draw(""), engine=engine)

@@ -453,7 +453,7 @@ def small_files(limit: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("limit", [0, 5_000, 60_000])
 def test_a_full_disk_during_a_save(limit: int, tmp_path: Path) -> None:
-    """Exit 3 and one line; the older checkpoint stands, and the run goes on from it to the same bits."""
+    """C3: exit 3 and one line; the older checkpoint stands, and the run goes on from it to the same bits."""
     run = helpers.train(tmp_path, *SAVING, "train.num_steps=2")
     with small_files(limit):
         code, _, err = helpers.quiet_dapo("train", "--resume", run, "train.num_steps=4")
