@@ -186,11 +186,24 @@ def test_lines_past_the_checkpoint_and_a_torn_one_are_cut(tmp_path: Path) -> Non
 
 # --- broken checkpoints -------------------------------------------------------------------------------
 
-CHECKPOINT_FILES = sorted(
-    str(path.relative_to(straight() / "checkpoints" / f"step_{STEPS:06d}"))
-    for path in (straight() / "checkpoints" / f"step_{STEPS:06d}").rglob("*")
-    if path.is_file()
-)
+CHECKPOINT_FILES = [
+    "history.json",
+    "manifest.json",
+    "model/chat_template.jinja",
+    "model/config.json",
+    "model/generation_config.json",
+    "model/model.safetensors",
+    "model/tokenizer.json",
+    "model/tokenizer_config.json",
+    "optimizer.safetensors",
+    "state.json",
+]
+
+
+def test_the_list_of_files_is_whole() -> None:
+    """What is damaged below is everything that there is."""
+    folder = straight() / "checkpoints" / f"step_{STEPS:06d}"
+    assert sorted(name for name in helpers.tree(folder) if (folder / name).is_file()) == CHECKPOINT_FILES
 
 
 def flip_a_byte(path: Path) -> None:

@@ -451,6 +451,25 @@ def test_another_model_config_is_refused(tmp_path: Path) -> None:
     assert "not what the run began with: model_config" in refused(run, "train.num_steps=2")
 
 
+def test_an_engine_that_keeps_its_old_weights_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law 6, in a whole run: tokens of another version stop it before they are trained on."""
+    from dapo.rollout.torch_engine import TorchEngine
+
+    inner = TorchEngine.load_weights
+
+    def load_weights(engine: TorchEngine, version: int, tensors: Any) -> None:
+        inner(engine, 0, tensors)
+
+    monkeypatch.setattr(TorchEngine, "load_weights", load_weights)
+    recipe = helpers.write_recipe(tmp_path)
+    code, _, err = helpers.quiet_dapo("train", recipe, "eval.data=[]", "--output-dir", tmp_path / "run")
+    assert code == 1
+    assert "did not take the new weights" in err.splitlines()[-1]
+    assert "Traceback" not in err
+    assert [row["step"] for row in helpers.metrics(tmp_path / "run")] == [1]
+    assert steps_of(tmp_path / "run" / "checkpoints") == [1]
+
+
 def test_half_written_saves_are_swept(tmp_path: Path) -> None:
     """Under any name, also one that is not written again."""
     run = helpers.train(tmp_path, *SAVING)

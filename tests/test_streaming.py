@@ -509,6 +509,14 @@ def test_when_every_prompt_rests_it_says_so() -> None:
         collect(made, by_draw("M"), source=stream.prompt, state=state)
 
 
+def test_the_only_prompt_left_is_found() -> None:
+    """999 solved prompts in a row are no reason to give up."""
+    made = config(sampling__skip_solved_after=1, sampling__prompts_per_step=1, sampling__gen_prompts=1)
+    history = {f"p{i}": solved(1, 1) for i in range(999)}
+    got = collect(made, by_draw("M"), state=TrainState(step=1, history=history))
+    assert (places(got.kept), got.skipped, got.next_place) == ([999], 999, 1000)
+
+
 def test_history_holds_what_was_looked_at_once() -> None:
     """Draws up to the cut and graded surplus; carried groups count in the step that takes them."""
     made = config(sampling__gen_prompts=6, **STREAM, **CARRY)

@@ -359,11 +359,11 @@ class _Places:
 
     def after(self, draws: int) -> int:
         """The place behind so many draws."""
-        return self._ends[max(draws, 0)][0]
+        return self._ends[draws][0]
 
     def skipped(self, draws: int) -> int:
         """Prompts skipped before that place."""
-        return self._ends[max(draws, 0)][1]
+        return self._ends[draws][1]
 
 
 def check_filled(collected: Collected, config: Config) -> None:
