@@ -72,6 +72,7 @@ class Child:
         self.output, self.begun = output, time.monotonic()
         self.code: int | None = None
         self.hung = False
+        output.write_bytes(b"")  # what an earlier start said must not be taken for its words
         sys.stdout.flush()  # or the child would say it again
         self._pid = os.fork()
         if self._pid == 0:

@@ -92,6 +92,10 @@ def test_the_runs_here_do_what_they_should() -> None:
         carried = sum(row["sampling/carried_draws"] for row in rows)
         assert (carried > 0) == ("carry" in schedule), schedule
         assert (max(row["staleness/max_versions"] for row in rows) > 0) == ("carry" in schedule)
+        stale = [row for row in rows if row["staleness/max_versions"]]
+        assert all(abs(row["importance/mean"] - 1) > 1e-5 for row in stale)  # old policies' tokens carry their weight
+        fresh = [row for row in rows if "carry" in schedule and not row["staleness/max_versions"]]
+        assert all(abs(row["importance/mean"] - 1) < 1e-5 for row in fresh)
         cancelled = sum(row["sampling/cancelled_draws"] for row in rows)
         assert (cancelled > 0) == (not schedule.startswith("rounds")), schedule
     assert straight("rounds")[1]["update"] == 2 * STEPS
