@@ -213,7 +213,9 @@ def test_an_exhausted_run_loses_nothing(tmp_path: Path) -> None:
         "train", recipe, *words, "sampling.max_rounds=1", "--output-dir", tmp_path / "run"
     )
     assert code == 3
-    assert "4 draws are the limit" in err.splitlines()[-1]
+    last = err.splitlines()[-1]
+    assert "4 draws are the limit" in last
+    assert last.count("go on with: dapo train --resume") == 1
     run = tmp_path / "run"
     names = [path.name for path in (run / "checkpoints").glob("step_*")]
     assert names == ["step_000000-d000004"]

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 from dapo.batch import make_batch, minibatches, with_advantages
 from dapo.config.schema import Config
-from dapo.errors import DapoError, EngineError, Interrupted, NonFiniteGradients, SaveFailed, Stopped
+from dapo.errors import DapoError, EngineError, Interrupted, NonFiniteGradients, SamplingExhausted, SaveFailed, Stopped
 from dapo.evaluate import Evaluation, evaluate
 from dapo.grading import GroupGrader
 from dapo.learner.base import Learner
@@ -198,9 +198,10 @@ def saved_on_error(parts: Parts, state: TrainState) -> Iterator[None]:
     """Whatever goes wrong inside, the state from before it is saved; then the error goes on."""
     try:
         yield
-    except Interrupted as error:
+    except (Interrupted, SamplingExhausted) as error:
         parts.saver.ensure(state, learning_rate(state.step, parts.config))
-        raise Interrupted(f"{error}; {_where(parts, state)}") from None
+        where = _where(parts, state)
+        raise (error if error.message.endswith(where) else type(error)(f"{error}; {where}")) from None
     except (Exception, SystemExit) as error:
         try:
             parts.saver.ensure(state, learning_rate(state.step, parts.config))
@@ -224,7 +225,8 @@ def stop_if_diverged(parts: Parts, state: TrainState) -> None:
         parts.saver.ensure(state, learning_rate(state.step, parts.config))
         raise NonFiniteGradients(
             f"{state.nonfinite_in_a_row} updates in a row had non-finite gradients "
-            "(train.max_nonfinite_updates); lower train.learning_rate or set algorithm.log_ratio_clamp"
+            "(train.max_nonfinite_updates); lower train.learning_rate or set algorithm.log_ratio_clamp; "
+            + _where(parts, state)
         )
 
 

@@ -378,4 +378,4 @@ def check_filled(collected: Collected, config: Config) -> None:
         return
     if rule == "error":
         raise ConfigError(collected.short + '; raise max_rounds, change the data, or set on_exhausted = "stop"')
-    raise SamplingExhausted(collected.short)
+    raise SamplingExhausted(collected.short + "; what was graded is kept; raise sampling.max_rounds or change the data")
