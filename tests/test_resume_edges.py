@@ -523,3 +523,27 @@ def test_relative_paths_name_the_folder_they_are_of(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     last = refused(tmp_path / "here" / "run", "train.num_steps=2")
     assert f"the run was started in {tmp_path / 'here'}" in last
+
+
+def test_rows_have_one_digest_in_every_process() -> None:
+    """Columns may hold sets, tuples as keys, objects without a name: a resume must not be refused over those."""
+    script = (
+        "import datetime, numpy as np\n"
+        "from dapo.run.manifest import data_digest\n"
+        "class Thing: pass\n"
+        "row = {'b': {('x', 1): {'one', 'two', 'three'}, 2: None, 'k': 1.5}, 'a': np.arange(3), 'c': Thing(),\n"
+        "       'd': datetime.date(2020, 1, 2), 'e': '\\ud800'}\n"
+        "print(data_digest([('what', '7', row)]))\n"
+        "row['b'][2] = 0\n"
+        "print(data_digest([('what', '7', row)]))\n"
+    )
+    found = set()
+    for seed in ("1", "2", "3"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        done = subprocess.run(
+            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+        )
+        found.add(tuple(done.stdout.split()))
+    assert len(found) == 1
+    one, other = found.pop()
+    assert one != other

@@ -77,8 +77,24 @@ def data_digest(problems: Iterable[tuple[Any, ...]]) -> str:
     """sha256 over rows in order, as they stand in the files."""
     digest = hashlib.sha256()
     for row in problems:
-        digest.update(json.dumps(row, sort_keys=True, default=str).encode() + b"\0")
+        digest.update(json.dumps(_plain(row)).encode() + b"\0")
     return digest.hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """A row's value as JSON that is the same in every process: no order of sets, no address of an object."""
+    if isinstance(value, Mapping):
+        return ["mapping", sorted([json.dumps(_plain(key)), json.dumps(_plain(part))] for key, part in value.items())]
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    if isinstance(value, (set, frozenset)):
+        return ["set", sorted(json.dumps(_plain(part)) for part in value)]
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    if hasattr(value, "tolist"):  # arrays
+        return _plain(value.tolist())
+    text = str(value)
+    return [type(value).__name__, "" if " at 0x" in text else text]
 
 
 def prompts_digest(prompts: Iterable[Prompt]) -> str:
