@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,20 @@ import tiny
 from dapo.config import load_config, recipe_names
 from dapo.config.load import all_keys
 
-VERBS = ["train", "eval", "sample", "chat", "grade", "config", "doctor", "export", "recipe"]
+VERBS = [
+    "train",
+    "eval",
+    "compare",
+    "progress",
+    "browse",
+    "sample",
+    "chat",
+    "grade",
+    "config",
+    "doctor",
+    "export",
+    "recipe",
+]
 QUESTION = "say aa"
 
 
@@ -305,13 +319,16 @@ def test_chat_ends_with_the_input(run: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "model>" not in ok("chat", run, "--max-tokens", "4")
 
 
-def figures(text: str) -> dict[str, object]:
-    """Evaluation figures without the seconds."""
-    return {key: value for key, value in helpers.strict_json(text).items() if key not in ("seconds", "step")}
+def figures(text: str) -> dict[str, Any]:
+    """An evaluation's figures of the held-out set, without the seconds."""
+    found: dict[str, Any] = helpers.strict_json(text)["sets"]["holdout"]
+    found["spent"].pop("seconds")
+    return found
 
 
-def test_eval_reproduces_the_after_figure(run: Path, tmp_path: Path) -> None:
+def test_eval_reproduces_the_after_figure(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the run, and on the exported folder by the recipe: the same draws, so exactly the same figures."""
+    monkeypatch.chdir(tmp_path)
     after = figures((run / "eval" / "step_000002.json").read_text(encoding="utf-8"))
     before = figures((run / "eval" / "step_000000.json").read_text(encoding="utf-8"))
     assert figures(ok("eval", run, "--json")) == after
@@ -323,12 +340,12 @@ def test_eval_reproduces_the_after_figure(run: Path, tmp_path: Path) -> None:
 
 
 def test_eval_takes_its_options(run: Path, tmp_path: Path) -> None:
-    """Data, samples, temperature, and a file of every response."""
+    """Data, samples, temperature, and a folder with every response."""
     data = helpers.write_rows(tmp_path / "other.jsonl", helpers.problems(3))
-    output = tmp_path / "responses.jsonl"
+    output = tmp_path / "out"
     words = ("--data", str(data), "--k", "5", "--temperature", "0", "--top-p", "1", "-o", str(output), "--json")
-    result = helpers.strict_json(ok("eval", run, *words))
-    rows = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
+    result = helpers.strict_json(ok("eval", run, *words))["sets"]["other"]
+    rows = [json.loads(line) for line in (output / "samples" / "other.jsonl").read_text().splitlines()]
     assert (result["problems"], result["k"]) == (3, 5)
     assert len(rows) == 15
     assert sum(row["verdict"] == "correct" for row in rows) / 15 == pytest.approx(result["accuracy"])
@@ -339,7 +356,8 @@ def test_eval_takes_its_options(run: Path, tmp_path: Path) -> None:
 def test_eval_of_one_problem_is_json(run: Path, tmp_path: Path) -> None:
     """Its interval does not exist; NaN is no JSON."""
     data = helpers.write_rows(tmp_path / "one.jsonl", helpers.problems(1))
-    assert helpers.strict_json(ok("eval", run, "--data", data, "--json"))["problems"] == 1
+    words = ("--data", data, "-o", tmp_path / "out", "--json")
+    assert helpers.strict_json(ok("eval", run, *words))["sets"]["one"]["problems"] == 1
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("float32", torch.float32), ("bfloat16", torch.bfloat16)])

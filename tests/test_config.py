@@ -6,6 +6,7 @@ import ast
 import inspect
 import json
 import re
+import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -377,6 +378,10 @@ def test_what_a_run_could_not_use_is_refused_here(words: list[str]) -> None:
 
 # --- combinations (check.py) ----------------------------------------------------------------------
 
+BEST: dict[str, Any] = {
+    "checkpoint.keep_best": 1, "eval.data": "e.jsonl", "checkpoint.every": 10, "eval.every": 5,
+}  # fmt: skip
+FLOATS: dict[str, Any] = {"reward.functions": ["a.py:f"], "sampling.filter": "nonzero_std"}
 CARRY: dict[str, Any] = {"sampling.surplus": "carry", "sampling.max_staleness": 1, "algorithm.importance_cap": 2}
 
 COMBINATIONS: list[tuple[dict[str, Any], str]] = [
@@ -419,6 +424,12 @@ COMBINATIONS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"reward.placebo": True, "sampling.schedule": "streaming"}, 'schedule = "rounds"'),
     ({"checkpoint.keep_best": 1}, "checkpoint.keep_best = 1 needs evaluations"),
+    ({**BEST, "eval.data": "a.jsonl,b.jsonl"}, 'checkpoint.best_on = "a" (the others stay tests)'),
+    ({**BEST, "checkpoint.best_on": "c"}, "is no set of eval.data, which has e"),
+    ({**BEST, **FLOATS, "checkpoint.best_metric": "pass"}, 'checkpoint.best_metric = "pass" needs rewards'),
+    ({**BEST, "reward.functions": ["python-tests"], "checkpoint.best_metric": "maj"}, 'use "pass"'),
+    ({"eval.data": "a.jsonl,a.jsonl"}, "two sets are called a"),
+    ({"eval.data": [{"source": "a.jsonl", "name": "a/b"}]}, 'name = "a/b": use letters'),
     ({"checkpoint.keep_every": 5}, "keep_every = 5 keeps nothing"),
     (
         {"checkpoint.keep_best": 1, "eval.data": "e.jsonl", "checkpoint.every": 7, "eval.every": 20},
@@ -477,7 +488,9 @@ def lines_of(layer: Mapping[str, Any]) -> Iterator[int]:
     except ValidationError:
         return  # refused by the schema, before any combination is looked at
     for _ in generator:
-        inner = generator.gi_yieldfrom  # type: ignore[attr-defined]
+        inner = generator
+        while isinstance(inner.gi_yieldfrom, types.GeneratorType):  # type: ignore[attr-defined]
+            inner = inner.gi_yieldfrom
         yield inner.gi_frame.f_lineno
 
 

@@ -58,6 +58,11 @@ def checked(source: Any, *layers: Mapping[str, Any]) -> CheckedData:
     return check_data(config(source, *layers), GOLD)
 
 
+def evaluated(data: CheckedData) -> list[Problem]:
+    """The problems of every evaluation set."""
+    return [problem for problems in data.evaluation.values() for problem in problems]
+
+
 def loaded(source: Any, *layers: Mapping[str, Any]) -> LoadedData:
     """Checked and tokenised by the tiny tokenizer."""
     made = config(source, *layers)
@@ -236,8 +241,8 @@ def test_a_bad_prompt_is_named(tmp_path: Path, problem: Any, said: str) -> None:
 def test_the_mend_of_a_missing_column(tmp_path: Path) -> None:
     """The message shows the columns there are, and the knob."""
     path = jsonl(tmp_path / "a.jsonl", {"question": "what", "answer": "1"})
-    message = refusal(lambda: checked(path))
-    assert "this row has question, answer; set data.prompt_column" in message
+    message = refusal(lambda: checked(path, {"data.prompt_column": "prompt"}))
+    assert "no column prompt; this row has question, answer; set data.prompt_column" in message
     nested = jsonl(tmp_path / "b.jsonl", {"prompt": "what", "reward_model": {"style": "rule"}})
     message = refusal(lambda: checked(nested, {"data.answer_column": "reward_model.ground_truth"}))
     assert "no column reward_model.ground_truth" in message
@@ -408,16 +413,18 @@ def test_the_holdout_is_disjoint_and_belongs_to_the_content(tmp_path: Path) -> N
     turned = jsonl(tmp_path / "b.jsonl", *reversed(rows(40)))
     layer = {"data.holdout": 10, "eval.data": "holdout"}
     data = checked(path, layer)
-    assert len(data.evaluation) == 10
+    assert len(evaluated(data)) == 10
     assert len(data.training[0]) == 30
-    assert not set(ids(data.evaluation)) & set(ids(data.training[0]))
-    assert ids(data.evaluation) == sorted(ids(checked(path).training[0]))[:10]
+    assert not set(ids(evaluated(data))) & set(ids(data.training[0]))
+    assert ids(evaluated(data)) == sorted(ids(checked(path).training[0]))[:10]
     for other in (checked(path, layer, {"train.seed": 9, "eval.seed": 8}), checked(turned, layer)):
-        assert ids(other.evaluation) == ids(data.evaluation)
+        assert ids(evaluated(other)) == ids(evaluated(data))
     seeded = loaded(path, layer, {"data.system": "Be brief.", "train.seed": 4})
-    assert ids(seeded.holdout) == ids(data.evaluation)  # the system turn is no part of the problem
+    assert ids([p for own in seeded.tests.values() for p in own]) == ids(
+        evaluated(data)
+    )  # the system turn is no part of the problem
     # A larger holdout contains the smaller one, so that figures can be compared.
-    assert set(ids(data.evaluation)) < set(ids(checked(path, {"data.holdout": 15, "eval.data": "holdout"}).evaluation))
+    assert set(ids(evaluated(data))) < set(ids(evaluated(checked(path, {"data.holdout": 15, "eval.data": "holdout"}))))
 
 
 @pytest.mark.parametrize(
@@ -438,7 +445,7 @@ def test_the_holdout_looks_like_the_mixture(
         sources.append({"source": path} | ({} if weight is None else {"weight": weight}))
         start += size
     data = checked(sources, {"data.holdout": 10, "eval.data": "holdout"})
-    held = Counter(problem.row.source for problem in data.evaluation)
+    held = Counter(problem.row.source for problem in evaluated(data))
     assert [held[name] for name in "abc"] == shares
     assert [len(source) for source in data.training] == [
         size - share for size, share in zip(sizes, shares, strict=True)
@@ -470,8 +477,8 @@ def test_training_problems_that_are_evaluation_problems_are_dropped(tmp_path: Pa
     data = checked(train, {"eval.data": test})
     assert data.counts["also_in_eval"] == 2
     assert len(data.training[0]) == 8
-    assert len(data.evaluation) == 4
-    assert not set(ids(data.training[0])) & set(ids(data.evaluation))
+    assert len(evaluated(data)) == 4
+    assert not set(ids(data.training[0])) & set(ids(evaluated(data)))
     assert (data.counts["rows"], data.counts["eval_rows"]) == (10, 4)
     inside = jsonl(tmp_path / "b.jsonl", *rows(2, 8))
     assert refusal(lambda: checked(inside, {"eval.data": test})).startswith(inside)
@@ -481,10 +488,10 @@ def test_evaluation_alone_reads_the_training_data_only_for_a_holdout(tmp_path: P
     """`dapo eval` on a file must not need the training file; on a holdout it must give the run's own."""
     test, train = jsonl(tmp_path / "t.jsonl", *rows(4)), jsonl(tmp_path / "a.jsonl", *rows(10))
     missing = config(str(tmp_path / "gone.jsonl"), {"eval.data": test})
-    assert len(check_evaluation(missing, GOLD).evaluation) == 4
+    assert len(evaluated(check_evaluation(missing, GOLD))) == 4
     held = config(train, {"data.holdout": 3, "eval.data": [{"source": "holdout"}, {"source": test}]})
-    evaluation = check_evaluation(held, GOLD).evaluation
-    assert ids(evaluation) == ids(check_data(held, GOLD).evaluation)
+    evaluation = evaluated(check_evaluation(held, GOLD))
+    assert ids(evaluation) == ids(evaluated(check_data(held, GOLD)))
     assert len(evaluation) == 7
 
 
@@ -566,9 +573,9 @@ def test_the_quickstart_is_tested_on_what_it_did_not_train_on() -> None:
         return turns[-1]["content"]
 
     training = [asked(problem) for source in data.training for problem in source]
-    held_out = [asked(problem) for problem in data.evaluation]
+    held_out = [asked(problem) for problem in evaluated(data)]
     assert len(held_out) == len(set(held_out)) == 128
     assert not set(held_out) & set(training)
     assert len(training) == len(set(training)) >= 5000
-    answers = Counter(str(problem.row.answer) for problem in data.evaluation)
+    answers = Counter(str(problem.row.answer) for problem in evaluated(data))
     assert answers.most_common(1)[0][1] <= 0.15 * len(held_out)

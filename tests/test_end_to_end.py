@@ -209,8 +209,8 @@ def test_every_shipped_recipe_builds(name: str, tmp_path: Path) -> None:
         run.release()
     assert parts.config == config
     assert (tmp_path / "run" / "manifest.json").is_file()
-    assert len(parts.holdout) == config.data.holdout
+    assert len(parts.tests["holdout"]) == config.data.holdout
     collected = parts.collector  # its prompts come from the recipe's own template
     assert collected is not None
-    text = parts.holdout[0].text
+    text = parts.tests["holdout"][0].text
     assert text.endswith(("<turn>", "?")) or config.data.template == "raw"

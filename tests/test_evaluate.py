@@ -13,7 +13,10 @@ import scipy.stats
 
 from dapo.config import Config, load_config
 from dapo.errors import EngineError
-from dapo.evaluate import Evaluation, evaluate, summarise, t_interval
+from dapo.evaluate.evaluation import Evaluation, figures_of_rows, set_line
+from dapo.evaluate.figures import SetFigures
+from dapo.evaluate.intervals import population_interval, t_interval
+from dapo.evaluate.run import evaluate
 from dapo.grading import GroupGrader
 from dapo.reward import Scorer
 from dapo.rollout.scripted import Order, ScriptedEngine
@@ -59,11 +62,26 @@ def run(
     *,
     order: Order = "fifo",
     engine: Any = None,
+) -> SetFigures:
+    """One evaluation of one set."""
+    (figures,) = run_sets(script, {"test": problems}, made, order=order, engine=engine).sets
+    return figures
+
+
+def run_sets(
+    script: Any,
+    sets: dict[str, Sequence[Prompt]],
+    made: Config | None = None,
+    *,
+    order: Order = "fifo",
+    engine: Any = None,
+    **more: Any,
 ) -> Evaluation:
     """One evaluation."""
     made = made or config()
-    grader = GroupGrader(made, Scorer(made.reward).score, lambda ids: "".join(WORDS[i] for i in ids), [EOS])
-    return evaluate(engine or ScriptedEngine(script, order=order), grader, problems, made)
+    scorer = Scorer(made.reward)
+    grader = GroupGrader(made, scorer.score, lambda ids: "".join(WORDS[i] for i in ids), [EOS], equal=scorer.equal)
+    return evaluate(engine or ScriptedEngine(script, order=order), grader, sets, made, **more)
 
 
 @pytest.mark.parametrize("order", ["fifo", "lifo", "shortest"])
@@ -75,11 +93,11 @@ def test_avg_at_k_by_hand(order: Order) -> None:
     """
     got = run(right(0, 2, 4, 1), prompts(4), order=order)
     assert got.accuracy == 7 / 16
-    assert got.low == pytest.approx(7 / 16 - 0.679383, abs=1e-6)
-    assert got.high == pytest.approx(7 / 16 + 0.679383, abs=1e-6)
+    assert t_interval([0, 0.5, 1, 0.25], bounds=None) == pytest.approx((7 / 16 - 0.679383, 7 / 16 + 0.679383), abs=1e-6)
+    assert got.interval == (0.0, 1.0)  # cut to where a share can be
     assert (got.problems, got.k) == (4, 4)
-    assert [group.num_correct for group in got.groups] == [0, 2, 4, 1]
-    assert [group.prompt.id for group in got.groups] == ["p0", "p1", "p2", "p3"]
+    assert [result.right for result in got.results] == [0, 2, 4, 1]
+    assert [result.id for result in got.results] == ["p0", "p1", "p2", "p3"]
     assert got.length_mean_tokens == 3.5  # 2, 3, 4, 5
     assert (got.parsed_fraction, got.truncated_fraction) == (1.0, 0.0)
 
@@ -88,7 +106,8 @@ def test_avg_at_k_by_hand(order: Order) -> None:
 def test_the_interval_against_scipy(values: list[float]) -> None:
     """scipy.stats.t.interval at n - 1 degrees of freedom around the mean, with the standard error of ddof 1."""
     expected = scipy.stats.t.interval(0.95, len(values) - 1, loc=np.mean(values), scale=scipy.stats.sem(values))
-    assert t_interval(values) == pytest.approx(expected, abs=1e-12)
+    assert t_interval(values, bounds=None) == pytest.approx(expected, abs=1e-12)
+    assert t_interval(values) == pytest.approx((max(expected[0], 0), min(expected[1], 1)), abs=1e-12)
 
 
 @pytest.mark.parametrize("values", [[], [0.5]])
@@ -100,6 +119,15 @@ def test_no_interval_from_less_than_two(values: list[float]) -> None:
 def test_equal_problems_have_an_interval_of_no_width() -> None:
     """n - 1 in the denominator, no epsilon anywhere."""
     assert t_interval([0.5, 0.5, 0.5]) == (0.5, 0.5)
+
+
+@pytest.mark.parametrize("n", [1, 2, 30, 500])
+def test_nothing_right_is_not_certainty(n: int) -> None:
+    """All 0, or all 1: the bound that a mean must be under for so many zeros to be likelier than 2.5%."""
+    low, high = population_interval([0.0] * n)
+    assert low == 0
+    assert (1 - high) ** n == pytest.approx(0.025)
+    assert population_interval([1.0] * n) == pytest.approx((1 - high, 1.0))
 
 
 def test_fractions_over_responses() -> None:
@@ -168,7 +196,8 @@ def test_an_aborted_draw_is_run_again_whole() -> None:
     engine = ScriptedEngine(script)
     got = run(None, prompts(3), engine=engine)
     assert engine.submitted == [0, 1, 2, 1]
-    assert [len(group.rollouts) for group in got.groups] == [4, 4, 4]
+    assert [result.samples for result in got.results] == [4, 4, 4]
+    assert got.spent.engine_failures == 1
     assert got.accuracy == 0.25
     assert got.truncated_fraction == 0.0
 
@@ -188,15 +217,17 @@ def test_an_engine_that_returns_an_unknown_draw(shift: int) -> None:
 def test_by_source() -> None:
     """avg@k of each source, over its own problems."""
     problems = [*prompts(2, "aime"), *prompts(4, "easy")[2:]]
-    assert run(right(0, 1, 4, 2), problems).by_source() == {"aime": 1 / 8, "easy": 6 / 8}
+    assert run(right(0, 1, 4, 2), problems).by_source == {"aime": 1 / 8, "easy": 6 / 8}
 
 
 def test_metrics_and_line() -> None:
     """Names with units, and one line for a person."""
-    got = run(right(0, 4), prompts(2))
+    got = run_sets(right(0, 4), {"test": prompts(2)})
     metrics = got.metrics()
     assert set(metrics) == {
         "eval/accuracy",
+        "eval/pass_at_k",
+        "eval/maj_at_k",
         "eval/low",
         "eval/high",
         "eval/reward_mean",
@@ -208,25 +239,26 @@ def test_metrics_and_line() -> None:
     }
     assert metrics["eval/accuracy"] == 0.5
     assert metrics["time/eval_s"] >= 0
-    assert got.line().startswith("avg@4 over 2 problems: 50.0% (95% interval ")
-    assert "\n" not in got.line()
+    (line,) = got.lines()
+    assert line.startswith("test: avg@4 over 2 problems: 50.0% (95% interval 0.0% to 100.0%)")
+    assert "\n" not in line
 
 
 def test_the_summary_is_plain_data() -> None:
-    """It survives strict JSON, and says what kind of interval it holds."""
+    """It survives strict JSON, and says what kind of interval each is."""
     got = run(right(0, 4, 2), prompts(3))
     summary = json.loads(json.dumps(got.summary(), allow_nan=False))
     assert summary["accuracy"] == 0.5
-    assert summary["interval_95"] == [got.low, got.high]
-    assert summary["interval"] == "t over problem means"
+    assert summary["intervals_95"]["population, over problem means"] == list(got.interval)
+    assert summary["intervals_95"]["this set alone, sampling noise"] == list(got.set_interval)
     assert summary["by_source"] == {"test": 0.5}
     assert (summary["problems"], summary["k"]) == (3, 4)
 
 
 def test_nothing_to_evaluate_has_no_figure() -> None:
     """NaN, never a quiet 0."""
-    assert math.isnan(summarise([], 4, 0.0).accuracy)
     assert math.isnan(run(right(), []).accuracy)
+    assert figures_of_rows([]).sets == ()
 
 
 def test_graded_rewards_have_no_accuracy() -> None:
@@ -237,10 +269,12 @@ def test_graded_rewards_have_no_accuracy() -> None:
         lambda ids: "",
         [EOS],
     )
-    got = evaluate(ScriptedEngine(right(0, 4)), graded, prompts(2), config())
+    (got,) = evaluate(ScriptedEngine(right(0, 4)), graded, {"test": prompts(2)}, config()).sets
     assert math.isnan(got.accuracy)
     assert got.reward_mean == 0.25
-    assert "mean reward 0.250" in got.line()
+    assert "mean reward 0.250" in set_line(got)
+    assert not got.pass_at
+    assert not got.maj_at
     json.dumps(got.summary(), allow_nan=False)
 
 
@@ -248,4 +282,6 @@ def test_an_engine_that_only_aborts_is_given_up() -> None:
     """Running an aborted draw again has a bound."""
     engine = ScriptedEngine(lambda draw, prompt, g: ([0], Finish.ABORT))
     with pytest.raises(EngineError, match="aborted draw 0 4 times"):
-        evaluate(engine, GroupGrader(config(), Scorer(config().reward).score, str, [EOS]), prompts(1), config())
+        evaluate(
+            engine, GroupGrader(config(), Scorer(config().reward).score, str, [EOS]), {"test": prompts(1)}, config()
+        )

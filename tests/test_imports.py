@@ -35,11 +35,13 @@ LAYERS: list[set[str]] = [
     {"algorithm"},
     {"model"},
     {"data", "reward", "rollout", "learner"},
+    {"records"},  # rollouts as plain rows
     {"grading", "batch", "flight"},  # draws into groups, groups into batches: shared by the layers above
     {"sampling", "evaluate", "run", "cluster"},
     {"ledger", "metrics"},
     {"loop", "provenance"},
     {"build"},
+    {"evaluator"},
     {"doctor"},
     {"cli"},
     {"__main__"},

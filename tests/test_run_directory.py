@@ -118,7 +118,8 @@ def test_evaluation_files_agree_with_the_metrics() -> None:
     run = helpers.finished_run()
     rows = helpers.metrics(run)
     for row in (rows[0], rows[2]):
-        figures = helpers.strict_json((run / "eval" / f"step_{row['step']:06d}.json").read_text(encoding="utf-8"))
+        written = helpers.strict_json((run / "eval" / f"step_{row['step']:06d}.json").read_text(encoding="utf-8"))
+        figures = written["sets"]["holdout"]
         assert figures["accuracy"] == row["eval/accuracy"]
         assert (figures["problems"], figures["k"]) == (4, 2)
         graded = RunDirectory.open(str(run)).rollouts(row["step"], "eval")

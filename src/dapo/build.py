@@ -29,13 +29,20 @@ from dapo.learner.base import Learner
 from dapo.learner.torch_learner import LearnerSettings, Objective, TorchLearner
 from dapo.loop import Parts
 from dapo.model.loading import check_architecture, eos_ids, load_model, load_tokenizer, pick_device, pick_dtype
-from dapo.provenance import check_carried, check_nothing_lost, made_of_now, record_resume, record_start
+from dapo.provenance import (
+    check_carried,
+    check_nothing_lost,
+    evaluation_settings,
+    made_of_now,
+    record_resume,
+    record_start,
+)
 from dapo.reward import Scorer
 from dapo.reward.functions import load_function
 from dapo.reward.pool import lost_workers
 from dapo.rollout.base import RolloutEngine
 from dapo.rollout.torch_engine import TorchEngine
-from dapo.run import checkpoint
+from dapo.run import checkpoint, manifest
 from dapo.run.directory import RunDirectory
 from dapo.run.saver import Saver
 from dapo.run.trackers import Tracker, Trackers
@@ -154,7 +161,7 @@ def load_policy(config: Config, tokenizer: Any) -> tuple[Policy, Any, Any]:
 
 def make_grader(config: Config, scorer: Scorer, policy: Policy) -> GroupGrader:
     """The grader of draws."""
-    return GroupGrader(config, scorer.score, policy.decode, policy.eos_ids, lost_workers)
+    return GroupGrader(config, scorer.score, policy.decode, policy.eos_ids, lost_workers, scorer.equal)
 
 
 def make_trackers(config: Config) -> list[Tracker]:
@@ -215,7 +222,8 @@ def build(
         learner=learner,
         collector=Collector(config, engine, grader, make_stream(config, data).prompt),
         grader=grader,
-        holdout=data.holdout,
+        tests=data.tests,
+        settings=evaluation_settings(config, checked.evaluation, getattr(tokenizer, "chat_template", None)),
         eos_ids=policy.eos_ids,
         run=run,
         view=view,
@@ -236,9 +244,10 @@ def build(
 def data_line(data: LoadedData) -> str:
     """What is trained and tested on, and what was left out, in one line."""
     training = sum(map(len, data.by_source))
+    tested = sum(map(len, data.tests.values()))
     dropped = {key: count for key, count in sorted(data.counts.items()) if count and not key.endswith("rows")}
     left_out = ", ".join(f"{count} {key.replace('_', ' ')}" for key, count in dropped.items()) or "nothing"
-    return f"data: {training} training prompts, {len(data.holdout)} evaluation prompts; left out: {left_out}"
+    return f"data: {training} training prompts, {tested} evaluation prompts; left out: {left_out}"
 
 
 def config_of_run(run: RunDirectory) -> Config:
@@ -300,20 +309,26 @@ class Sampler:
     policy: Policy
     engine: RolloutEngine
     grader: GroupGrader
+    model: Any
+
+    @property
+    def weights(self) -> str:
+        """sha256 over the model's weights."""
+        return manifest.weights_digest(self.model.named_parameters())
 
 
 LONGEST_CHAT = 4096  # tokens of prompt and response, where a model could take more
 
 
-def build_sampler(config: Config, *, all_positions: bool = False) -> Sampler:
+def build_sampler(config: Config, *, all_positions: bool = False, tokenizer: Any = None) -> Sampler:
     """Tokenizer, engine and grader of a model, for evaluation and sampling.
 
     all_positions: prompts may fill the model's positions (up to LONGEST_CHAT), whatever
-    data.max_prompt_tokens says.
+    data.max_prompt_tokens says. tokenizer: where it is loaded already.
     """
     scorer = Scorer(config.reward)
     device = pick_device(config.model)
-    tokenizer = load_tokenizer(config.model)
+    tokenizer = tokenizer if tokenizer is not None else load_tokenizer(config.model)
     model: Any = load_model(config.model, pick_dtype(config.model, device), device)
     if all_positions:
         positions = getattr(model.config.get_text_config(), "max_position_embeddings", None) or LONGEST_CHAT
@@ -321,7 +336,7 @@ def build_sampler(config: Config, *, all_positions: bool = False) -> Sampler:
         config = config.model_copy(update={"data": config.data.model_copy(update={"max_prompt_tokens": room})})
     check_architecture(model, max_tokens(config))
     policy = Policy(tokenizer, eos_ids(model, tokenizer))
-    return Sampler(config, policy, make_engine(config, model, policy), make_grader(config, scorer, policy))
+    return Sampler(config, policy, make_engine(config, model, policy), make_grader(config, scorer, policy), model)
 
 
 def evaluation_data(config: Config) -> CheckedData:
@@ -329,7 +344,7 @@ def evaluation_data(config: Config) -> CheckedData:
     scorer = Scorer(config.reward)
     checked = check_evaluation(config, scorer.check if scorer.has_correctness else None)
     if not checked.evaluation:
-        raise ConfigError('eval.data is empty; name a file or "holdout", e.g. --data problems.jsonl')
+        raise ConfigError("eval.data is empty; name sets or files, e.g. --data math500 or --data problems.jsonl")
     return checked
 
 

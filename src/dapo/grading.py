@@ -11,7 +11,7 @@ import torch
 from dapo.algorithm import overlong_penalty
 from dapo.config.schema import Config
 from dapo.rng import Purpose, permutation
-from dapo.types import Finish, FinishedDraw, Group, Prompt, Response, Rollout, Score
+from dapo.types import Equal, Finish, FinishedDraw, Group, Prompt, Response, Rollout, Score
 
 ScoreFunction = Callable[[Prompt, Sequence[str], Sequence[Sequence[int]]], list[Score]]
 DecodeFunction = Callable[[Sequence[int]], str]
@@ -26,6 +26,7 @@ class GroupGrader:
         decode: token ids -> text, special tokens left out.
         eos_ids: a response's text ends before the first of these.
         lost_workers: how many grading processes died unasked since it was last called.
+        equal: pairs (a, b) of answers -> whether b answers a; None where answers can't be compared.
     """
 
     def __init__(
@@ -35,13 +36,16 @@ class GroupGrader:
         decode: DecodeFunction,
         eos_ids: Sequence[int],
         lost_workers: Callable[[], int] = lambda: 0,
+        equal: Equal | None = None,
     ) -> None:
         self._config, self._score, self._decode = config, score, decode
-        self.lost_workers = lost_workers
+        self.lost_workers, self.equal = lost_workers, equal
         self._eos = frozenset(eos_ids)
 
     def text(self, response: Response) -> str:
         """The response's text before its first EOS."""
+        if response.text is not None:
+            return response.text
         tokens = response.token_ids.tolist()
         end = next((i for i, token in enumerate(tokens) if token in self._eos), len(tokens))
         return self._decode(tokens[:end])

@@ -17,14 +17,16 @@ same bits as never having stopped.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 from dapo.batch import make_batch, minibatches, with_advantages
 from dapo.config.schema import Config
 from dapo.errors import DapoError, EngineError, Interrupted, NonFiniteGradients, SamplingExhausted, SaveFailed, Stopped
-from dapo.evaluate import Evaluation, evaluate
+from dapo.evaluate.evaluation import Evaluation
+from dapo.evaluate.run import Sets, evaluate
 from dapo.grading import GroupGrader
 from dapo.learner.base import Learner
 from dapo.ledger import history_after, ledger, totals
@@ -36,7 +38,7 @@ from dapo.run.signals import StopRequest
 from dapo.run.trackers import Trackers
 from dapo.run.view import View
 from dapo.sampling import Collector, check_filled
-from dapo.types import Batch, Group, Pending, Prompt, StepReport, TrainState
+from dapo.types import Batch, Group, Pending, StepReport, TrainState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +50,8 @@ class Parts:
     learner: Learner
     collector: Collector
     grader: GroupGrader
-    holdout: Sequence[Prompt]
+    tests: Sets
+    settings: Mapping[str, Any]  # of evaluations: what their figures depend on beside the policy
     eos_ids: Sequence[int]
     run: RunDirectory
     view: View
@@ -93,7 +96,7 @@ def begin(parts: Parts, state: TrainState, stop: StopRequest) -> None:
     """Hands the policy to the engine; evaluates it before the very first step."""
     parts.engine.load_weights(state.version, parts.learner.export_weights())
     fresh = state.step == 0 and state.pending is None and not parts.run.metrics()
-    if fresh and parts.holdout and parts.config.eval.before:
+    if fresh and parts.tests and parts.config.eval.before:
         parts.run.append_metrics(0, run_evaluation(parts, 0, stop).metrics())
     parts.view.begin()
 
@@ -167,7 +170,7 @@ def finish(parts: Parts, state: TrainState, stop: StopRequest) -> tuple[TrainSta
     parts.engine.load_weights(step, parts.learner.export_weights())
     metrics = {**state.pending.metrics, **update_metrics(state.pending)}
     metrics["time/step_s"] += time.perf_counter() - start
-    if parts.holdout and _due(step, parts.config.eval.every, parts.config.train.num_steps):
+    if parts.tests and _due(step, parts.config.eval.every, parts.config.train.num_steps):
         metrics |= run_evaluation(parts, step, stop).metrics()
     metrics |= {
         "train/policy_version": float(step),
@@ -176,7 +179,7 @@ def finish(parts: Parts, state: TrainState, stop: StopRequest) -> tuple[TrainSta
         "time/save_s": parts.saver.seconds(),
         "memory/peak_gb": peak_memory_gb(),
     }
-    return replace(state, step=step, version=step, pending=None, score=score(metrics)), metrics
+    return replace(state, step=step, version=step, pending=None, score=score(metrics, parts.config.checkpoint)), metrics
 
 
 def report(
@@ -280,12 +283,13 @@ def learning_rate(step: int, config: Config) -> float:
 
 
 def run_evaluation(parts: Parts, step: int, stop: StopRequest) -> Evaluation:
-    """Evaluates the engine's policy on the held-out prompts and writes eval/. A signal gives it up."""
+    """Evaluates the engine's policy on the evaluation sets and writes eval/. A signal gives it up."""
     parts.view.phase("evaluating")
-    result = evaluate(parts.engine, parts.grader, parts.holdout, parts.config, stopped=lambda: stop.requested)
-    parts.run.write_json(f"eval/step_{step:06d}.json", {"step": step} | result.summary())
-    parts.run.write_rollouts(step, result.groups, result.groups, "eval")
-    parts.view.say(f"evaluation at step {step}: {result.line()}")
+    result = evaluate(parts.engine, parts.grader, parts.tests, parts.config, step=step, stopped=lambda: stop.requested)
+    parts.run.write_json(f"eval/step_{step:06d}.json", {"step": step} | result.summary() | {"settings": parts.settings})
+    parts.run.write_rows(step, result.rows, "eval")
+    for line in result.lines():
+        parts.view.say(f"evaluation at step {step}: {line}")
     return result
 
 

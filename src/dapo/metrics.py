@@ -6,6 +6,7 @@ import resource
 import sys
 from collections.abc import Mapping, Sequence
 
+from dapo.config.schema import CheckpointConfig
 from dapo.grading import mean_or_nan
 from dapo.types import Batch, Pending
 
@@ -35,10 +36,14 @@ def update_metrics(pending: Pending) -> dict[str, float]:
     return metrics
 
 
-def score(metrics: Mapping[str, float]) -> float | None:
-    """What `checkpoint.keep_best` compares: eval accuracy, or mean reward where there is none."""
-    for name in ("eval/accuracy", "eval/reward_mean"):
-        value = metrics.get(name, float("nan"))
+BEST = {"avg": ("accuracy", "reward_mean"), "pass": ("pass_at_k",), "maj": ("maj_at_k",), "reward": ("reward_mean",)}
+
+
+def score(metrics: Mapping[str, float], settings: CheckpointConfig) -> float | None:
+    """What `checkpoint.keep_best` compares: best_metric of the set best_on; None without an evaluation."""
+    area = "eval" if "eval/reward_mean" in metrics else f"eval/{settings.best_on}"
+    for name in BEST[settings.best_metric]:
+        value = metrics.get(f"{area}/{name}", float("nan"))
         if value == value:
             return value
     return None

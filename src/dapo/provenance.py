@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import dapo.reward
 from dapo.config.load import resolve
 from dapo.config.schema import Config
 from dapo.data import CheckedData, LoadedData
 from dapo.data.prompts import Problem
 from dapo.errors import UserError
+from dapo.evaluate.run import sampling_params
 from dapo.run import manifest
 from dapo.run.checkpoint import Checkpoint
 from dapo.run.directory import RunDirectory
@@ -20,6 +22,14 @@ from dapo.run.manifest import MadeOf
 from dapo.run.view import View
 from dapo.sampling import keep_mask
 from dapo.types import TrainState
+
+Settings = dict[str, Any]
+
+# Of `reward.*`, what decides whether an answer is right.
+GRADING = (
+    "extract", "compat", "unevaluated", "convert_units", "symbolic_limit_s", "symbolic_memory_mb", "functions",
+    "tests_column", "tests_limit_s", "tests_memory_mb",
+)  # fmt: skip
 
 
 def made_of_now(config: Config, checked: CheckedData, data: LoadedData, tokenizer: Any, model: Any) -> MadeOf:
@@ -32,22 +42,24 @@ def made_of_now(config: Config, checked: CheckedData, data: LoadedData, tokenize
     chat_template = getattr(tokenizer, "chat_template", None)
     prompts = [prompt for source in data.by_source for prompt in source]
     training = [problem for source in checked.training for problem in source]
+    tested = [problem for problems in checked.evaluation.values() for problem in problems]
+    tests = [prompt for own in data.tests.values() for prompt in own]
     entries = [f if isinstance(f, str) else f.function for f in config.reward.functions]
     functions = [name for name in (*entries, config.algorithm.objective) if ":" in name]
     digests = {
         "config": manifest.text_digest(resolve(config)),
         "training_data": manifest.data_digest(rows(training)),
-        "evaluation_data": manifest.data_digest(rows(checked.evaluation)),
+        "evaluation_data": manifest.data_digest(rows(tested)),
         "tokenizer": manifest.tokenizer_digest(tokenizer),
         "template": manifest.text_digest(*template, chat_template),
-        "prompts": manifest.prompts_digest([*prompts, *data.holdout]),
+        "prompts": manifest.prompts_digest([*prompts, *tests]),
         "starting_weights": manifest.weights_digest(model.named_parameters()),
         "model_config": manifest.model_digest(model.config),
         "functions": manifest.functions_digest(functions, _file_of),
     }
     described = {
         "training_data": f"{len(training)} problems",
-        "evaluation_data": f"{len(checked.evaluation)} problems",
+        "evaluation_data": f"{len(tested)} problems",
         "tokenizer": f"{len(tokenizer)} tokens",
         "template": f"data.template = {config.data.template}, data.system = {config.data.system or 'off'}",
         "prompts": f"{len(prompts)} prompts",
@@ -75,7 +87,7 @@ def record_start(run: RunDirectory, config: Config, data: LoadedData, made_of: M
             "model": config.model.path,
             "data": {
                 "training_prompts": sum(map(len, data.by_source)),
-                "evaluation_prompts": len(data.holdout),
+                "evaluation_prompts": sum(map(len, data.tests.values())),
                 "counts": dict(data.counts),
                 "notes": data.notes,
             },
@@ -194,3 +206,44 @@ def _short(old: Any, new: Any) -> str:
         names = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
         return ", ".join(f"{name} {old.get(name)} -> {new.get(name)}" for name in names)
     return f"{old} -> {new}"
+
+
+def evaluation_settings(config: Config, sets: Mapping[str, Sequence[Problem]], chat_template: str | None) -> Settings:
+    """What decides an evaluation's figures beside the model: see `evaluate.settings`.
+
+    Problems are known by text and answer, whatever words are put around them; the grader by its settings, its
+    code and the library that reads expressions.
+    """
+    params = sampling_params(config)
+    reward = config.reward.model_dump(mode="json")
+    grader = {key: reward[key] for key in GRADING}
+    names = [f if isinstance(f, str) else f.function for f in config.reward.functions]
+    return {
+        "sampling": {
+            "k": params.n,
+            "temperature": params.temperature,
+            "top_p": params.top_p,
+            "max_response_tokens": params.max_new_tokens,
+            "stop": list(params.stop),
+            "seed": config.eval.seed,
+        },
+        "prompt": {
+            "template": config.data.template,
+            "system": config.data.system,
+            "chat_template_kwargs": config.model.chat_template_kwargs,
+            "chat_template": chat_template and manifest.text_digest(chat_template)[:16],
+        },
+        "grader": grader
+        | {
+            "code": manifest.folder_digest(Path(dapo.reward.__file__).parent)[:16],
+            "math_verify": manifest.versions().get("math-verify"),
+            "function_code": manifest.functions_digest([n for n in names if ":" in n], _file_of)[:16],
+        },
+        "sets": {
+            name: {
+                "problems": len(problems),
+                "digest": manifest.data_digest((p.row.problem, p.answer) for p in problems),
+            }
+            for name, problems in sets.items()
+        },
+    }

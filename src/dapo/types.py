@@ -9,7 +9,7 @@ before it. Only `learner.packing` knows at which position a model predicts it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dapo.difficulty import History
 
 Columns = Mapping[str, Any]
+Equal = Callable[[Sequence[tuple[str, str]]], Sequence[bool]]  # pairs (a, b) of answers -> whether b answers a
 
 
 class Finish(Enum):
@@ -48,7 +49,8 @@ class Verdict(Enum):
 class Prompt:
     """One problem, tokenised once.
 
-    `id` is a hash of the content (messages and answer); `columns` holds the row's other fields.
+    `id` is a hash of what the model is asked; `problem` is the problem before any wording, as a person
+    reads it; `columns` holds the row's other fields.
     `rating` is the pass rate in [0, 1] that came with the data, where it did.
     """
 
@@ -60,6 +62,7 @@ class Prompt:
     token_ids: NDArray[np.int32]  # [prompt tokens]
     columns: Columns = field(default_factory=dict)
     rating: float | None = None
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +86,8 @@ class Response:
     engine_logprobs: [L], log-probability under the distribution it was sampled from, at the
         time it was sampled.
     token_versions: run lengths ((policy version, tokens), ...) that sum to L.
+    text: what a server returned that gives no tokens (token_ids are -1 then, only their number means
+        something, and engine_logprobs are NaN); None everywhere else.
     """
 
     token_ids: NDArray[np.int32]
@@ -90,6 +95,7 @@ class Response:
     engine_logprobs: NDArray[np.float32]
     finish: Finish
     token_versions: tuple[tuple[int, int], ...]
+    text: str | None = None
 
     @property
     def num_tokens(self) -> int:

@@ -13,10 +13,14 @@ import traceback
 import click
 
 from dapo import __version__
+from dapo.cli.browse import browse
+from dapo.cli.compare import compare
+from dapo.cli.evaluate import evaluate
 from dapo.cli.grade import grade
 from dapo.cli.inspect import config, doctor, recipe
+from dapo.cli.progress import progress
 from dapo.cli.train import train
-from dapo.cli.use import chat, evaluate, export, sample
+from dapo.cli.use import chat, export, sample
 from dapo.errors import DapoError, Stopped, UserError
 
 
@@ -36,7 +40,7 @@ def group(verbose: bool) -> None:
     root.handlers = [handler]
 
 
-for command in (train, evaluate, sample, chat, grade, config, doctor, export, recipe):
+for command in (train, evaluate, compare, progress, browse, sample, chat, grade, config, doctor, export, recipe):
     group.add_command(command)
 
 

@@ -132,18 +132,19 @@ def _dry_run(config: Config, as_json: bool) -> None:
 
     _, checked = check_inputs(config)
     sizes = sum(map(len, checked.training))
+    tested = sum(map(len, checked.evaluation.values()))
     if as_json:
         report = {
             "recipe": config.name,
             "batch": batch_line(config),
             "training_problems": sizes,
-            "evaluation_problems": len(checked.evaluation),
+            "evaluation_problems": tested,
             "notes": checked.notes,
         }
         click.echo(json.dumps(report, ensure_ascii=False))
         return
     click.echo(f"{config.name}: {batch_line(config)}")
-    click.echo(f"data: {sizes} training problems, {len(checked.evaluation)} evaluation problems")
+    click.echo(f"data: {sizes} training problems, {tested} evaluation problems")
     for note in checked.notes:
         click.echo(f"note: {note}")
     click.echo("configuration and data are fine; nothing was trained")

@@ -1,14 +1,13 @@
-"""Verbs that use a model: eval, sample, chat, export."""
+"""Verbs that use a model: sample, chat, export; and what MODEL|RUN[@STEP] means."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from dapo.cli.words import SETTINGS, overrides_only
+from dapo.cli.words import overrides_only
 from dapo.config.load import load_config
 from dapo.config.schema import Config
 from dapo.errors import ConfigError, UserError
@@ -32,8 +31,11 @@ def split_step(word: str) -> tuple[str, int | None]:
     return name, int(step)
 
 
-def resolve_target(model: str, recipe: str | None, words: tuple[str, ...] = ()) -> Config:
-    """The configuration for a run directory (its own, at a checkpoint), or for a model by a recipe."""
+def resolve_target(model: str, recipe: str | None, words: tuple[str, ...] = (), *, template: str = "chat") -> Config:
+    """The configuration for a run directory (its own, at a checkpoint), or for a model by a recipe.
+
+    template: data.template of a bare model, where nothing else says it.
+    """
     from dapo import build
     from dapo.run import checkpoint
     from dapo.run.directory import RunDirectory
@@ -45,54 +47,9 @@ def resolve_target(model: str, recipe: str | None, words: tuple[str, ...] = ()) 
         config = build.with_overrides(build.config_of_run(run), overrides)
         found = checkpoint.newest(run.checkpoints) if step is None else checkpoint.at_step(run.checkpoints, step)
         return build.with_model(config, str(found.model))
-    base = load_config(recipe, *overrides) if recipe else load_config({"model.path": model}, NO_DATA, *overrides)
+    bare = {"model.path": model, "data.template": template}
+    base = load_config(recipe, *overrides) if recipe else load_config(bare, NO_DATA, *overrides)
     return build.with_model(base, model)
-
-
-@click.command("eval", context_settings=SETTINGS)
-@MODEL
-@click.argument("words", nargs=-1, metavar="[KEY=VALUE]...")
-@RECIPE
-@click.option("--data", help="A file or source instead of the recipe's eval.data.")
-@click.option("--k", type=click.IntRange(1), help="Samples per problem.")
-@click.option("--temperature", type=click.FloatRange(0), help="0 is greedy.")
-@click.option("--top-p", type=click.FloatRange(0, 1, min_open=True))
-@click.option("-o", "--output", metavar="FILE.jsonl", help="Write every response here.")
-@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
-def evaluate(
-    model: str,
-    words: tuple[str, ...],
-    recipe: str | None,
-    data: str | None,
-    k: int | None,
-    temperature: float | None,
-    top_p: float | None,
-    output: str | None,
-    as_json: bool,
-) -> None:
-    """Evaluate a model: avg@k with a 95% interval.
-
-    RUN takes data, template and grading from the run itself; MODEL (a folder, Hugging Face id or
-    .gguf) takes them from --recipe.
-    """
-    from dapo import build
-    from dapo.data import tokenise_evaluation
-    from dapo.evaluate import evaluate as run_evaluation
-    from dapo.run.directory import rollout_rows
-
-    config = resolve_target(model, recipe, words)
-    changes: dict[str, Any] = {"k": k, "temperature": temperature, "top_p": top_p, "data": data}
-    given = {key: value for key, value in changes.items() if value is not None}
-    config = config.model_copy(update={"eval": config.eval.model_copy(update=given)})
-    checked = build.evaluation_data(config)
-    sampler = build.build_sampler(config)
-    prompts = tokenise_evaluation(config, checked, sampler.policy.tokenizer)
-    click.echo(f"{model}: {len(prompts)} problems x {config.eval.k} samples", err=True)
-    result = run_evaluation(sampler.engine, sampler.grader, prompts, config)
-    if output:
-        rows = (row for group in result.groups for row in rollout_rows(group, kept=True, step=0))
-        Path(output).write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-    click.echo(json.dumps(result.summary()) if as_json else result.line())
 
 
 def _sampler(model: str, recipe: str | None, max_tokens: int) -> Sampler:
@@ -183,4 +140,4 @@ def export(run: str, directory: Path, dtype: str) -> None:
     click.echo(f"{directory}: {found.path.name} of {name}, {dtype}")
 
 
-__all__ = ["chat", "evaluate", "export", "sample"]
+__all__ = ["RECIPE", "chat", "export", "resolve_target", "sample", "split_step"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from dapo.config.schema import Config
+from dapo.config.schema import Config, SourceConfig
+from dapo.config.sets import HOLDOUT, evaluation_sources
 from dapo.errors import ConfigError
 
 
@@ -17,6 +18,7 @@ def check(config: Config) -> None:
 
 def problems(config: Config) -> Iterator[str]:
     """Every combination of values that can't be used, one line each."""
+    yield from _sets(config)
     yield from _sampling(config)
     yield from _surplus(config)
     yield from _curriculum(config)
@@ -25,6 +27,21 @@ def problems(config: Config) -> Iterator[str]:
     yield from _reward(config)
     yield from _algorithm(config)
     yield from _data(config)
+
+
+def _sets(config: Config) -> Iterator[str]:
+    try:
+        evaluation_sources(config)
+    except ConfigError as error:
+        yield error.message
+
+
+def _sources(config: Config) -> dict[str, SourceConfig]:
+    """The evaluation sets; none where `_sets` has told why."""
+    try:
+        return evaluation_sources(config)
+    except ConfigError:
+        return {}
 
 
 def _sampling(config: Config) -> Iterator[str]:
@@ -100,18 +117,34 @@ def _checkpoint(config: Config) -> Iterator[str]:
             f"checkpoint.keep_every = {keep_every} keeps nothing: no checkpoint is written at those steps; "
             "make it a multiple of checkpoint.every"
         )
-    evaluated = config.eval.every
-    if (
-        config.checkpoint.keep_best
-        and config.eval.data
-        and (every is None or evaluated is None or math.lcm(every, evaluated) >= config.train.num_steps)
-    ):
+    if config.checkpoint.keep_best:
+        yield from _keep_best(config)
+
+
+def _keep_best(config: Config) -> Iterator[str]:
+    kept, on, metric = config.checkpoint.keep_best, config.checkpoint.best_on, config.checkpoint.best_metric
+    every, evaluated = config.checkpoint.every, config.eval.every
+    names = list(_sources(config))
+    if not names:
+        yield f"checkpoint.keep_best = {kept} needs evaluations; set eval.data, or keep_best = 0"
+        return
+    if every is None or evaluated is None or math.lcm(every, evaluated) >= config.train.num_steps:
         yield (
-            f"checkpoint.keep_best = {config.checkpoint.keep_best} keeps nothing: no step before the last is both "
+            f"checkpoint.keep_best = {kept} keeps nothing: no step before the last is both "
             "saved and evaluated; set checkpoint.every and eval.every so that they meet"
         )
-    if config.checkpoint.keep_best and not config.eval.data:
-        yield f"checkpoint.keep_best = {config.checkpoint.keep_best} needs evaluations; set eval.data, or keep_best = 0"
+    if on is None and len(names) > 1:
+        yield (
+            f"checkpoint.keep_best = {kept} needs one set to pick by, and eval.data has {', '.join(names)}; name the "
+            f'validation set: checkpoint.best_on = "{names[0]}" (the others stay tests)'
+        )
+    if on is not None and on not in names:
+        yield f'checkpoint.best_on = "{on}" is no set of eval.data, which has {", ".join(names)}'
+    functions = [f if isinstance(f, str) else f.function for f in config.reward.functions]
+    if metric in ("pass", "maj") and functions and not {"grader", "python-tests"} & set(functions):
+        yield f'checkpoint.best_metric = "{metric}" needs rewards that say what is right; use "reward"'
+    if metric == "maj" and "python-tests" in functions:
+        yield 'checkpoint.best_metric = "maj" needs answers that can be compared; programs can\'t, use "pass"'
 
 
 def _overlong(config: Config) -> Iterator[str]:
@@ -167,7 +200,7 @@ def _algorithm(config: Config) -> Iterator[str]:
 
 
 def _data(config: Config) -> Iterator[str]:
-    data, evaluation = config.data, config.eval
+    data = config.data
     if data.source == "holdout":
         yield 'data.source: "holdout" is for eval.data; name a file or reasoning-gym:TASK'
     if isinstance(data.source, tuple):
@@ -178,8 +211,6 @@ def _data(config: Config) -> Iterator[str]:
             yield "data.source: give every source a weight, or none"
         if any(source.source == "holdout" for source in data.source):
             yield 'data.source: "holdout" is for eval.data; name a file or reasoning-gym:TASK'
-    wants_holdout = evaluation.data == "holdout" or (
-        isinstance(evaluation.data, tuple) and any(s.source == "holdout" for s in evaluation.data)
-    )
-    if wants_holdout and not data.holdout:
+    wanted = [source.source for source in _sources(config).values()]
+    if HOLDOUT in wanted and not data.holdout:
         yield 'eval.data = "holdout" needs data.holdout over 0'

@@ -69,7 +69,10 @@ class SourceConfig(Section):
     """One source of problems."""
 
     source: str
-    """A .jsonl or .parquet file, reasoning-gym:TASK, or "holdout" (evaluation only)."""
+    """A .jsonl, .json or .parquet file, reasoning-gym:TASK, or, for evaluation only, "holdout" or a
+    named set: aime24, aime25, amc23, math500, gsm8k, olympiad, minerva, livecodebench."""
+    name: NullableStr = None
+    """Of eval.data: what the set is called in figures; "off": by its file or source."""
     weight: NullableFloat = None
     """Share of the mixture. Give all sources a weight or none; without weights every problem
     is drawn once an epoch."""
@@ -79,10 +82,12 @@ class SourceConfig(Section):
     """reasoning-gym: the generator's seed."""
     options: dict[str, Any] = {}
     """reasoning-gym: the task's own options."""
-    prompt_column: str = "prompt"
-    """Column that holds the problem: a text or a list of chat messages."""
-    answer_column: str = "answer"
-    """Column that holds the gold answer. A dot goes into a struct: reward_model.ground_truth."""
+    prompt_column: str = "auto"
+    """Column that holds the problem: a text or a list of chat messages. auto: the first of prompt,
+    problem, question that the file's first row has."""
+    answer_column: str = "auto"
+    """Column that holds the gold answer. A dot goes into a struct. auto: the first of answer,
+    expected_answer, final_answer, reward_model.ground_truth, ground_truth that the first row has."""
     max_rows: NullableInt = None
     """Read only the first rows."""
 
@@ -92,9 +97,9 @@ class DataConfig(Section):
 
     source: str | tuple[SourceConfig, ...]
     """One source by name, or a list of tables, each a source with its options."""
-    prompt_column: str = "prompt"
+    prompt_column: str = "auto"
     """For a source given by name: the column that holds the problem."""
-    answer_column: str = "answer"
+    answer_column: str = "auto"
     """For a source given by name: the column that holds the gold answer."""
     template: str = "chat"
     """chat: the problem as the user's turn of the tokenizer's chat template. dapo: the paper's
@@ -109,7 +114,7 @@ class DataConfig(Section):
     run has draws of its own."""
     bad_answers: Literal["refuse", "drop"] = "refuse"
     """What becomes of rows whose answer can't be graded (empty, a placeholder, unreadable): an error
-    that names the first and their number, or left out and counted."""
+    that names the first and their number, or left out and counted (as always in named sets)."""
     overlong_prompts: Literal["drop", "refuse"] = "drop"
     """What becomes of longer ones; drops are counted."""
     repeat: bool = True
@@ -295,8 +300,12 @@ class TrainConfig(Section):
 class EvalConfig(Section):
     """Evaluation during training and the defaults of `dapo eval`."""
 
-    data: str | tuple[SourceConfig, ...] = ()
-    """"holdout", a file, or tables as in data.source. Empty: no evaluation."""
+    data: str | tuple[str | SourceConfig, ...] = ()
+    """Sets, each with figures of its own: "holdout", files, named sets (aime24, math500, ...), or tables
+    as in data.source. A text with commas between, or a list. Empty: no evaluation."""
+    data_dir: NullableStr = None
+    """Folder in which named sets are looked for; "off": they are fetched from Hugging Face, at a
+    pinned revision."""
     every: NullableInt = None
     """Evaluate after every so many steps; "off": only before the first and after the last."""
     k: Int = Field(default=32, ge=1)
@@ -323,7 +332,12 @@ class CheckpointConfig(Section):
     keep_every: NullableInt = None
     """Also keep those of every so many steps."""
     keep_best: Int = Field(default=0, ge=0)
-    """Also keep so many with the highest eval accuracy (mean reward where there is no accuracy)."""
+    """Also keep so many of the best, by best_metric on the set best_on."""
+    best_on: NullableStr = None
+    """The validation set that picks them: a name in eval.data. "off": the only set there. The figure of a
+    picked checkpoint on it is too high; measure on the others."""
+    best_metric: Literal["avg", "pass", "maj", "reward"] = "avg"
+    """avg@k, pass@k, maj@k (k = eval.k) or the mean reward; avg means reward where nothing is right or wrong."""
     on_signal: Literal["step_start", "cut"] = "step_start"
     """SIGINT or SIGTERM while sampling: save the state of the step's start at once, or sample to the
     cut and save the batch. Among updates the rest of them is saved."""

@@ -6,7 +6,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from dapo.config.schema import Config, SourceConfig
+from dapo.config.schema import Config
+from dapo.config.sets import HOLDOUT, evaluation_sources
+from dapo.data import named
 from dapo.data.prompts import (
     CheckAnswers,
     LoadedData,
@@ -28,7 +30,7 @@ class CheckedData:
 
     training: list[list[Problem]]
     weights: list[float] | None
-    evaluation: list[Problem]
+    evaluation: dict[str, list[Problem]]
     counts: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
 
@@ -56,7 +58,7 @@ def check_data(config: Config, check_answers: CheckAnswers | None) -> CheckedDat
     weights = [s.weight for s in sources if s.weight is not None] or None
     training, held_out = take_holdout(problems, config.data.holdout, weights)
     evaluation = evaluation_problems(config, held_out, check_answers, counts, notes)
-    tested = {p.id for p in evaluation}
+    tested = {p.id for problems in evaluation.values() for p in problems}
     for index, source in enumerate(training):
         training[index] = [p for p in source if p.id not in tested]
         counts["also_in_eval"] += len(source) - len(training[index])
@@ -68,8 +70,7 @@ def check_data(config: Config, check_answers: CheckAnswers | None) -> CheckedDat
 
 def check_evaluation(config: Config, check_answers: CheckAnswers | None) -> CheckedData:
     """As `check_data`, but reads the training sources only where evaluation holds some of them out."""
-    data = config.eval.data
-    if data == "holdout" or (isinstance(data, tuple) and any(s.source == "holdout" for s in data)):
+    if any(source.source == HOLDOUT for source in evaluation_sources(config).values()):
         return check_data(config, check_answers)
     counts: Counter[str] = Counter()
     notes: list[str] = []
@@ -82,26 +83,73 @@ def evaluation_problems(
     check_answers: CheckAnswers | None,
     counts: Counter[str],
     notes: list[str],
-) -> list[Problem]:
-    """The problems of `eval.data`."""
-    data, wording = config.eval.data, Wording(config.data.template)
-    sources = (SourceConfig(source=data),) if isinstance(data, str) else data
-    result: list[Problem] = []
-    for source in sources:
-        if source.source == "holdout":
-            result += held_out
-        else:
-            own: Counter[str] = Counter()
-            result += read_problems(
-                [source],
-                wording=wording,
-                check_answers=check_answers,
-                bad_answers=config.data.bad_answers,
-                counts=own,
-                notes=notes,
-            )[0]
-            counts.update({f"eval_{key}": value for key, value in own.items()})
+) -> dict[str, list[Problem]]:
+    """The problems of `eval.data`, by set. What can't be graded of a named set is left out and told of: nobody
+    can mend a published file.
+
+    Raises:
+        DataError: a file or row can't be used, or the validation set shares a problem with a test set.
+    """
+    wording = Wording(config.data.template)
+    result: dict[str, list[Problem]] = {}
+    for name, source in evaluation_sources(config).items():
+        if source.source == HOLDOUT:
+            result[name] = held_out
+            continue
+        check_judge(config, source.source)
+        own: Counter[str] = Counter()
+        (result[name],) = read_problems(
+            [source],
+            wording=wording,
+            check_answers=check_answers,
+            bad_answers="drop" if named.is_named(source.source) else config.data.bad_answers,
+            counts=own,
+            notes=notes,
+            data_dir=config.eval.data_dir,
+        )
+        counts.update({f"eval_{key}": value for key, value in own.items()})
+        notes += set_notes(name, source.source, own["rows"], result[name], config)
+    check_validation(config, result)
     return result
+
+
+def set_notes(name: str, source: str, rows: int, problems: list[Problem], config: Config) -> list[str]:
+    """What a person should know of a set: repeated rows, a size that is not the published one."""
+    notes = []
+    if rows > len(problems):
+        notes.append(
+            f"{name}: {rows} rows hold {len(problems)} distinct problems; each is sampled eval.k = {config.eval.k} "
+            "times, however often it stands there"
+        )
+    if named.is_named(source) and (note := named.note(source, len(problems))):
+        notes.append(note)
+    return notes
+
+
+def check_judge(config: Config, source: str) -> None:
+    """A named set of programs needs the judge that runs them. Raises ConfigError."""
+    if not named.is_named(source) or named.SETS[source].judge != "python-tests":
+        return
+    if "python-tests" not in [f if isinstance(f, str) else f.function for f in config.reward.functions]:
+        raise ConfigError(
+            f"eval.data: {source} is judged by running programs; evaluate it alone, with "
+            'reward.functions=["python-tests"]'
+        )
+
+
+def check_validation(config: Config, sets: dict[str, list[Problem]]) -> None:
+    """Checkpoints are picked on a set that is not tested on. Raises DataError naming a problem in both."""
+    picked = config.checkpoint.best_on
+    if not config.checkpoint.keep_best or picked is None:
+        return
+    validation = {problem.id: problem for problem in sets[picked]}
+    for name, problems in sets.items():
+        both = [problem for problem in problems if problem.id in validation]
+        if name != picked and both:
+            raise DataError(
+                f"{both[0].row.where} is also {validation[both[0].id].row.where} ({len(both)} such problems): "
+                f"checkpoint.best_on = {picked} would pick checkpoints on the test set {name}; take them out of one"
+            )
 
 
 def tokenise_data(config: Config, checked: CheckedData, tokenizer: Any) -> LoadedData:
@@ -136,9 +184,12 @@ def check_enough(config: Config, prompts: int) -> None:
         )
 
 
-def tokenise_evaluation(config: Config, checked: CheckedData, tokenizer: Any) -> list[Prompt]:
+def tokenise_evaluation(config: Config, checked: CheckedData, tokenizer: Any) -> dict[str, list[Prompt]]:
     """The evaluation prompts; one over the limit is refused, since dropping it would change the set."""
     changed = {"overlong_prompts": "refuse", "rating_column": None}
     strict = config.model_copy(update={"data": config.data.model_copy(update=changed)})
     template = PromptTemplate(config, tokenizer)
-    return tokenise(checked.evaluation, template, strict, checked.counts, checked.notes)
+    return {
+        name: tokenise(problems, template, strict, checked.counts, checked.notes)
+        for name, problems in checked.evaluation.items()
+    }

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dapo.config.schema import Config, SourceConfig
-from dapo.data.sources import Row, read_rows
+from dapo.data.sources import AUTO, Row, read_rows
 from dapo.data.template import PromptTemplate, Wording
 from dapo.errors import DataError
 from dapo.types import Prompt
@@ -40,7 +40,7 @@ class LoadedData:
 
     by_source: list[list[Prompt]]
     weights: list[float] | None
-    holdout: list[Prompt]
+    tests: dict[str, list[Prompt]]
     counts: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
 
@@ -71,6 +71,7 @@ def read_problems(
     bad_answers: str,
     counts: Counter[str],
     notes: list[str],
+    data_dir: str | None = None,
 ) -> list[list[Problem]]:
     """Distinct, valid problems of each source, before any model is loaded.
 
@@ -83,6 +84,7 @@ def read_problems(
         bad_answers: refuse such rows with an error, or drop and count them.
         counts: gets rows read and dropped by reason.
         notes: gets one line per kind of drop, naming the first row.
+        data_dir: where named sets are looked for; None: they are fetched.
 
     Raises:
         DataError: naming file, row and mend; also for one problem with two answers.
@@ -92,7 +94,7 @@ def read_problems(
     result = []
     for source in sources:
         kept = []
-        for row, answer in _graded(source, check_answers, bad_answers, counts, notes):
+        for row, answer in _graded(source, check_answers, bad_answers, counts, notes, data_dir):
             turns = wording.turns(row.problem, row.columns, row.where)
             content = content_id(row.problem if turns is None else turns)
             problem = Problem(content, row, answer)
@@ -145,13 +147,14 @@ def _graded(
     bad_answers: str,
     counts: Counter[str],
     notes: list[str],
+    data_dir: str | None,
 ) -> list[tuple[Row, str | None]]:
     """Rows with their answers; those that can't be graded are refused or dropped, all of them counted.
 
     Raises:
         DataError: naming how many, the first row, its column and answer, and the mend.
     """
-    rows = list(read_rows(source))
+    rows = list(read_rows(source, data_dir))
     counts["rows"] += len(rows)
     answers = [_answer(row) for row in rows]
     if check_answers is None:
@@ -160,8 +163,8 @@ def _graded(
     bad = [(row, reason) for row, reason in zip(rows, reasons, strict=True) if reason]
     if bad:
         row, reason = bad[0]
-        column = f"column {source.answer_column}"
-        first = f"{row.where}: the answer {_shown(row.answer)} ({column}) can't be graded: {reason}"
+        column = "" if source.answer_column == AUTO else f" (column {source.answer_column})"
+        first = f"{row.where}: the answer {_shown(row.answer)}{column} can't be graded: {reason}"
         if bad_answers == "refuse" or len(bad) == len(rows):
             raise DataError(
                 f"{first} ({len(bad)} of {len(rows)} rows are like this; mend them, or leave them out with "
@@ -189,6 +192,11 @@ def rating(row: Row, column: str | None) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
         raise DataError(f"{row.where}: {column} = {value!r}, but data.rating_column wants a pass rate from 0 to 1")
     return float(value)
+
+
+def problem_text(problem: Any) -> str:
+    """A problem as a person reads it: its text, or the last of its messages."""
+    return problem if isinstance(problem, str) else str(problem[-1]["content"])
 
 
 def take_holdout(
@@ -261,6 +269,7 @@ def tokenise(
                 token_ids=np.asarray(ids, dtype=np.int32),
                 columns=row.columns,
                 rating=rating(row, config.data.rating_column),
+                problem=problem_text(row.problem),
             )
         )
     return prompts

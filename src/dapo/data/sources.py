@@ -1,4 +1,4 @@
-"""Rows from where the problems are: JSONL, parquet, reasoning-gym.
+"""Rows from where the problems are: JSON lines, a JSON array, parquet, reasoning-gym, a named set.
 
 A row keeps its number in the file (the first is 1), so that every later message can name it.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,14 @@ from dapo.config.schema import SourceConfig
 from dapo.errors import DataError
 
 REASONING_GYM = "reasoning-gym:"
+AUTO = "auto"
+
+# Where column = "auto" looks, in order; a dot goes into a struct.
+PROMPT_COLUMNS = ("prompt", "problem", "question")
+ANSWER_COLUMNS = ("answer", "expected_answer", "final_answer", "reward_model.ground_truth", "ground_truth")
+FILE_ENDINGS = (".parquet", ".jsonl", ".json")
+
+Numbered = Iterator[tuple[int, dict[str, Any]]]  # (row number from 1, its columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,33 +37,60 @@ class Row:
     where: str
 
 
-def read_rows(source: SourceConfig) -> Iterator[Row]:
+def read_rows(source: SourceConfig, data_dir: str | None = None) -> Iterator[Row]:
     """All rows of a source, in its order.
 
+    Args:
+        source: a file, reasoning-gym:TASK or a named set (dapo.data.named), with its columns.
+        data_dir: folder in which a named set is looked for; None: it is fetched. Other sources ignore it.
+
     Raises:
-        DataError: a missing file, column or task, or a row that is not a JSON object.
+        DataError: a missing file, column or task, a row that is not a JSON object, or a set that
+            can't be fetched.
     """
+    from dapo.data import named  # it reads its files through this module
+
     if source.source.startswith(REASONING_GYM):
         rows = _reasoning_gym(source)
-    elif source.source.endswith(".parquet"):
-        rows = _table(source, _parquet(Path(source.source)))
-    elif source.source.endswith((".jsonl", ".json")):
-        rows = _table(source, _jsonl(Path(source.source)))
+    elif named.is_named(source.source):
+        rows = named.read_named(source, data_dir)
+    elif source.source.endswith(FILE_ENDINGS):
+        rows = _table(source, read_file(Path(source.source)))
     else:
-        raise DataError(f"data.source = {source.source}: use a .jsonl or .parquet file, or reasoning-gym:TASK")
+        raise DataError(
+            f"data.source = {source.source}: use a .jsonl or .parquet file, a .json file, reasoning-gym:TASK, "
+            f"or for evaluation a named set ({', '.join(named.NAMES)})"
+        )
     for index, row in enumerate(rows):
         if source.max_rows is not None and index >= source.max_rows:
             return
         yield row
 
 
-def _table(source: SourceConfig, rows: Iterator[tuple[int, dict[str, Any]]]) -> Iterator[Row]:
+def read_file(path: Path) -> Numbered:
+    """(number from 1, columns) of each row of a .parquet, .jsonl or .json file.
+
+    A .json file holds one array of objects, or objects in lines as a .jsonl file does.
+
+    Raises:
+        DataError: naming the file, and the row where one is at fault.
+    """
+    if path.suffix == ".parquet":
+        return _parquet(path)
+    return _jsonl(path) if path.suffix == ".jsonl" else _json(path)
+
+
+def _table(source: SourceConfig, rows: Numbered) -> Iterator[Row]:
+    prompt = answer = ""
     for number, columns in rows:
         where = f"{source.source}, row {number}"
+        if not prompt:
+            prompt = resolve(columns, source.prompt_column, PROMPT_COLUMNS, where, "prompt_column")
+            answer = resolve(columns, source.answer_column, ANSWER_COLUMNS, where, "answer_column")
         yield Row(
-            problem=_column(columns, source.prompt_column, where, "prompt_column"),
-            answer=_column(columns, source.answer_column, where, "answer_column"),
-            columns={key: value for key, value in columns.items() if key != source.prompt_column},
+            problem=column(columns, prompt, where, "prompt_column"),
+            answer=column(columns, answer, where, "answer_column"),
+            columns={key: value for key, value in columns.items() if key != prompt},
             source=str(columns.get("data_source") or Path(source.source).stem),
             where=where,
         )
@@ -64,44 +99,94 @@ def _table(source: SourceConfig, rows: Iterator[tuple[int, dict[str, Any]]]) -> 
 _MISSING = object()
 
 
-def _column(columns: dict[str, Any], name: str, where: str, knob: str) -> Any:
-    value: Any = columns
-    for part in name.split("."):
-        value = value.get(part, _MISSING) if isinstance(value, dict) else _MISSING
-        if value is _MISSING:
-            raise DataError(
-                f"{where}: no column {name}; this row has {', '.join(map(str, columns)) or 'none'}; set data.{knob}"
-            )
+def resolve(columns: dict[str, Any], name: str, candidates: Sequence[str], where: str, knob: str) -> str:
+    """The column's name: as given, or for "auto" the first candidate that this row has.
+
+    Raises:
+        DataError: it has none of them; lists what it has and names the knob.
+    """
+    if name != AUTO:
+        return name
+    for candidate in candidates:
+        if _lookup(columns, candidate) is not _MISSING:
+            return candidate
+    raise _missing(columns, f"{', '.join(candidates[:-1])} or {candidates[-1]}", where, knob)
+
+
+def column(columns: dict[str, Any], name: str, where: str, knob: str) -> Any:
+    """The value of a column; a dot in its name goes into a struct. Raises DataError where it is missing."""
+    value = _lookup(columns, name)
+    if value is _MISSING:
+        raise _missing(columns, name, where, knob)
     return value
 
 
-def _jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _lookup(columns: dict[str, Any], name: str) -> Any:
+    value: Any = columns
+    for part in name.split("."):
+        value = value.get(part, _MISSING) if isinstance(value, dict) else _MISSING
+    return value
+
+
+def _missing(columns: dict[str, Any], name: str, where: str, knob: str) -> DataError:
+    has = ", ".join(map(str, columns)) or "none"
+    return DataError(f"{where}: no column {name}; this row has {has}; set data.{knob}")
+
+
+def _jsonl(path: Path) -> Numbered:
     try:
         with path.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
-                if not line.strip():
-                    continue
-                try:
-                    row = json.loads(line.decode("utf-8"))
-                except UnicodeDecodeError:
-                    raise DataError(f"{path}, row {number}: not UTF-8; convert the file") from None
-                except (ValueError, RecursionError) as error:
-                    raise DataError(f"{path}, row {number}: not valid JSON: {error}") from None
-                if not isinstance(row, dict):
-                    raise DataError(f"{path}, row {number}: a JSON object is wanted, one a line")
-                yield number, row
+                if line.strip():
+                    yield number, _object(_parsed(line, f"{path}, row {number}"), f"{path}, row {number}", "one a line")
     except FileNotFoundError:
-        raise DataError(f"{path}: no such file (data.source)") from None
+        raise _no_file(path) from None
     except OSError as error:
         raise DataError(f"{path}: can't be read: {error}") from None
 
 
-def _parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _json(path: Path) -> Numbered:
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise _no_file(path) from None
+    except OSError as error:
+        raise DataError(f"{path}: can't be read: {error}") from None
+    if not content.lstrip().startswith(b"["):
+        yield from _jsonl(path)
+        return
+    rows = _parsed(content, str(path))
+    if not rows:
+        raise DataError(f"{path}: an empty array, no problems in it; give a file with rows")
+    for number, row in enumerate(rows, start=1):
+        yield number, _object(row, f"{path}, row {number}", "each element one row")
+
+
+def _parsed(content: bytes, where: str) -> Any:
+    try:
+        return json.loads(content.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise DataError(f"{where}: not UTF-8; convert the file") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: not valid JSON: {error}") from None
+
+
+def _object(row: Any, where: str, how: str) -> dict[str, Any]:
+    if not isinstance(row, dict):
+        raise DataError(f"{where}: a JSON object is wanted, {how}")
+    return row
+
+
+def _no_file(path: Path) -> DataError:
+    return DataError(f"{path}: no such file (data.source)")
+
+
+def _parquet(path: Path) -> Numbered:
     import pyarrow
     import pyarrow.parquet
 
     if not path.is_file():
-        raise DataError(f"{path}: no such file (data.source)")
+        raise _no_file(path)
     number = 0
     try:
         for batch in pyarrow.parquet.ParquetFile(path).iter_batches(batch_size=4096):

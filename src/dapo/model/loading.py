@@ -128,7 +128,7 @@ def check_architecture(model: Any, max_tokens: int) -> None:
     if window and windowed and window < max_tokens:
         raise ModelError(
             f"model: {config.model_type} attends through a window of {window} tokens, but prompt + response may "
-            f"take {max_tokens}; lower data.max_prompt_tokens or sampling.max_response_tokens"
+            f"take {max_tokens}; lower data.max_prompt_tokens or sampling.max_response_tokens (dapo eval: --max-tokens)"
         )
     if other := kinds - {"full_attention", "sliding_attention"}:
         raise ModelError(f"model: {config.model_type} has layers of kind {sorted(other)}; only attention is supported")
@@ -136,7 +136,7 @@ def check_architecture(model: Any, max_tokens: int) -> None:
     if positions and positions < max_tokens:
         raise ModelError(
             f"model: {config.model_type} has {positions} positions, but data.max_prompt_tokens + "
-            f"sampling.max_response_tokens = {max_tokens}; lower one of them"
+            f"sampling.max_response_tokens = {max_tokens}; lower one of them (dapo eval: --max-tokens)"
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from dapo.config.schema import RewardConfig
 from dapo.reward.compat import VerlMathDapo
 from dapo.reward.grader import Grader
-from dapo.types import Prompt, Score
+from dapo.types import Equal, Prompt, Score, Verdict
 
 GRADER, PYTHON_TESTS = "grader", "python-tests"
 JUDGES = (GRADER, PYTHON_TESTS)  # the names that give correctness; at most one in reward.functions
@@ -27,6 +27,11 @@ class Judge(Protocol):
         """One Score for each text."""
         ...
 
+    @property
+    def equal(self) -> Equal | None:
+        """Pairs (a, b) of answers -> for each whether b answers a; None where answers can't be compared."""
+        ...
+
 
 class GoldJudge:
     """Compares with the row's answer: `Grader`."""
@@ -39,6 +44,9 @@ class GoldJudge:
 
     def score(self, prompt: Prompt, texts: Sequence[str]) -> list[Score]:
         return self.grader.score_all([(text, prompt.answer or "") for text in texts])
+
+    def equal(self, pairs: Sequence[tuple[str, str]]) -> Sequence[bool]:
+        return [verdict is Verdict.CORRECT for verdict, _ in self.grader.judge_all(pairs)]
 
 
 class CompatJudge:
@@ -53,9 +61,14 @@ class CompatJudge:
     def score(self, prompt: Prompt, texts: Sequence[str]) -> list[Score]:
         return [self.scorer.score(text, prompt.answer or "") for text in texts]
 
+    def equal(self, pairs: Sequence[tuple[str, str]]) -> Sequence[bool]:
+        return [a == b for a, b in pairs]  # as the published scorer: predictions are strings by then
+
 
 class TestsJudge:
-    """Runs the response's program against the row's tests, several at once."""
+    """Runs the response's program against the row's tests, several at once. Programs are not compared."""
+
+    equal = None
 
     def __init__(self, config: RewardConfig) -> None:
         self._column, self._limits = config.tests_column, python_limits(config)

@@ -9,7 +9,7 @@ from dapo.config.schema import RewardConfig
 from dapo.reward.functions import RewardFunction, call_function, load_function
 from dapo.reward.grader import WRONG
 from dapo.reward.judges import GRADER, JUDGES, Gold, Judge, make_judge
-from dapo.types import Prompt, Score, Verdict
+from dapo.types import Equal, Prompt, Score, Verdict
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +37,11 @@ class Scorer:
     def has_correctness(self) -> bool:
         """Whether scores say right or wrong."""
         return self.judge is not None
+
+    @property
+    def equal(self) -> Equal | None:
+        """Pairs (a, b) of answers -> whether b answers a; None where there are no answers to compare."""
+        return self.judge.equal if self.judge else None
 
     def check(self, golds: Sequence[Gold]) -> list[str | None]:
         """For each row None, or why responses to it can't be graded; all None without a judge."""

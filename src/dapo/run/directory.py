@@ -19,7 +19,8 @@ from filelock import FileLock, Timeout
 
 from dapo.errors import SaveFailed, UserError
 from dapo.files import write_bytes, write_text
-from dapo.types import Group, Prompt
+from dapo.records import Row, rollout_rows
+from dapo.types import Group
 
 logger = logging.getLogger(__name__)
 
@@ -152,12 +153,14 @@ class RunDirectory:
             rows.append(row)
         return rows
 
-    def write_rollouts(
-        self, step: int, groups: Iterable[Group], kept: Sequence[Group], folder_name: str = "rollouts"
-    ) -> None:
+    def write_rollouts(self, step: int, groups: Iterable[Group], kept: Sequence[Group]) -> None:
         """rollouts/step_*.jsonl.zst: every response of a step, with whether its group was kept."""
         draws = {group.draw for group in kept}
         rows = [row for group in groups for row in rollout_rows(group, kept=group.draw in draws, step=step)]
+        self.write_rows(step, rows, "rollouts")
+
+    def write_rows(self, step: int, rows: Iterable[Row], folder_name: str) -> None:
+        """FOLDER/step_*.jsonl.zst: rows of a step, written aside and renamed."""
         folder = self.path / folder_name
         data = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode("utf-8", "replace")
         target = folder / f"step_{step:06d}.jsonl.zst"
@@ -165,8 +168,8 @@ class RunDirectory:
             folder.mkdir(exist_ok=True)
             write_bytes(target, zstandard.ZstdCompressor(write_checksum=True).compress(data))
 
-    def rollouts(self, step: int, folder_name: str = "rollouts") -> list[dict[str, Any]]:
-        """The rows that `write_rollouts` wrote. Raises UserError."""
+    def rollouts(self, step: int, folder_name: str = "rollouts") -> list[Row]:
+        """The rows of a step, in rollouts/ or in eval/. Raises UserError."""
         file = self.path / folder_name / f"step_{step:06d}.jsonl.zst"
         if not file.is_file():
             raise UserError(f"{file}: no rollouts of this step")
@@ -205,38 +208,6 @@ def _writing(path: Path) -> Iterator[None]:
         raise SaveFailed(
             f"{path}: can't be written: {error.strerror or error}; make room and resume the run"
         ) from error
-
-
-def rollout_rows(group: Group, *, kept: bool, step: int) -> Iterable[dict[str, Any]]:
-    """One plain row for each response of a group."""
-    for g, rollout in enumerate(group.rollouts):
-        score = rollout.score
-        yield {
-            "step": step,
-            "draw": group.draw,
-            "g": g,
-            "prompt_id": group.prompt.id,
-            "question": _question(group.prompt),
-            "prompt": group.prompt.text,
-            "answer": group.prompt.answer,
-            "text": rollout.text,
-            "finish": rollout.response.finish.value,
-            "tokens": rollout.response.num_tokens,
-            "verdict": score.verdict.value,
-            "extracted": score.extracted,
-            "stage": score.stage,
-            "reward": score.reward,
-            "parts": dict(score.parts),
-            "overlong": rollout.overlong,
-            "kept": kept,
-            "versions": [list(run) for run in rollout.response.token_versions],
-        }
-
-
-def _question(prompt: Prompt) -> str:
-    """The last user turn, or the raw text."""
-    turns = [turn["content"] for turn in prompt.messages or () if turn["role"] == "user"]
-    return turns[-1] if turns else prompt.text
 
 
 def _json_number(value: float) -> float | None:

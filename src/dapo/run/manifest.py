@@ -15,7 +15,7 @@ from typing import Any
 
 from dapo.types import Prompt
 
-PACKAGES = ("dapo-rl", "torch", "transformers", "tokenizers", "numpy", "safetensors", "reasoning-gym")
+PACKAGES = ("dapo-rl", "torch", "transformers", "tokenizers", "numpy", "safetensors", "reasoning-gym", "math-verify")
 
 
 def versions() -> dict[str, str]:
@@ -178,6 +178,14 @@ def model_digest(config: Any) -> str:
     """sha256 of a model's configuration, but for names, dtype and versions."""
     left_out = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype")
     return text_digest({key: value for key, value in config.to_dict().items() if key not in left_out})
+
+
+def folder_digest(folder: Path) -> str:
+    """sha256 over the names and contents of a folder's own .py files."""
+    digest = hashlib.sha256()
+    for file in sorted(folder.glob("*.py")):
+        digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+    return digest.hexdigest()
 
 
 def functions_digest(names: Iterable[str], place: Callable[[str], Path | None]) -> str:

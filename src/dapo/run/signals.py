@@ -16,9 +16,9 @@ class StopRequest:
     Off the main thread no handler can be set, and nothing is changed.
     """
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, say: Callable[[str], None], what: str = "with a checkpoint") -> None:
         self.requested = False
-        self._say = say
+        self._say, self._what = say, what
         self._old: dict[int, Any] = {}
 
     def __enter__(self) -> StopRequest:
@@ -37,4 +37,4 @@ class StopRequest:
                 os.write(2, b"\x1b[?25h\n")  # the live view hid the cursor
             os._exit(130)
         self.requested = True
-        self._say("stopping at the next safe point, with a checkpoint; press Ctrl-C again to leave at once")
+        self._say(f"stopping at the next safe point, {self._what}; press Ctrl-C again to leave at once")

@@ -1,0 +1,67 @@
+"""How often the 95% intervals of an evaluation hold what they should, by simulation.
+
+Problems have difficulties p ~ Beta(a, b), each is sampled k times. The intervals over the population should
+hold a / (a + b), the interval for this set alone the mean of the p drawn. The intervals are those of
+dapo.evaluate.intervals, computed for all repetitions at once (and checked against the functions on the first 20).
+
+    .venv/bin/python benchmarks/coverage.py --repetitions 4000
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+import numpy as np
+from scipy.stats import norm, t
+
+from dapo.evaluate.intervals import bootstrap_interval, set_interval, t_interval
+
+BETAS = ((1.0, 1.0), (0.5, 0.5), (0.3, 0.9), (0.1, 1.9))
+
+
+def simulate(a: float, b: float, n: int, k: int, repetitions: int, bootstrapped: int, seed: int) -> list[float]:
+    """Coverage of (t, studentised bootstrap, this set)."""
+    random = np.random.default_rng(seed)
+    p = random.beta(a, b, (repetitions, n))
+    counts = random.binomial(k, p)
+    means = counts / k
+    truth, own = a / (a + b), p.mean(axis=1)
+    middle = means.mean(axis=1)
+    half_t = t.ppf(0.975, n - 1) * means.std(axis=1, ddof=1) / math.sqrt(n)
+    half_set = norm.ppf(0.975) * np.sqrt((means * (1 - means) / (k - 1)).sum(axis=1)) / n
+    for row in range(min(20, repetitions)):
+        low, high = t_interval(list(means[row]), bounds=None)
+        assert np.allclose([middle[row] - half_t[row], middle[row] + half_t[row]], [low, high], atol=1e-12)
+        low, high = set_interval([(k, int(c)) for c in counts[row]], bounds=None)
+        assert np.allclose([middle[row] - half_set[row], middle[row] + half_set[row]], [low, high], atol=1e-12)
+    held = 0
+    for row in range(bootstrapped):
+        low, high = bootstrap_interval(list(means[row]), seed=row, resamples=999)
+        held += low <= truth <= high
+    return [
+        float((np.abs(middle - truth) <= half_t).mean()),
+        held / bootstrapped,
+        float((np.abs(middle - own) <= half_set + 1e-12).mean()),
+    ]
+
+
+def main() -> None:
+    """Prints one row for each difficulty, number of problems and number of samples."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repetitions", type=int, default=4000)
+    parser.add_argument("--bootstrapped", type=int, default=1000, help="repetitions that the bootstrap is run for")
+    parser.add_argument("--k", type=int, nargs="+", default=[4, 32])
+    arguments = parser.parse_args()
+    print("| difficulty | problems | samples | t | studentised bootstrap | this set alone |")
+    print("|---|---|---|---|---|---|")
+    for a, b in BETAS:
+        for n in (30, 128, 500):
+            for k in arguments.k:
+                found = simulate(a, b, n, k, arguments.repetitions, arguments.bootstrapped, seed=n + k)
+                cells = " | ".join(f"{value:.1%}" for value in found)
+                print(f"| Beta({a:g}, {b:g}) | {n} | {k} | {cells} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Evaluation: avg@k, pass@k and maj@k with intervals; comparison of two evaluations."""
