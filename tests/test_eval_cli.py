@@ -249,6 +249,27 @@ def test_progress_is_table_plot_and_data(run: Path, tmp_path: Path) -> None:
     assert "| 2 |" in ok("progress", run, "--markdown")
 
 
+# --- the best checkpoint -------------------------------------------------------------------------------------
+
+
+def test_the_best_checkpoint_is_kept_and_named(tmp_path: Path) -> None:
+    """By the stated metric on the validation set, whatever the test set says; RUN@best is that one."""
+    test = helpers.write_rows(tmp_path / "test.jsonl", [{"prompt": "say bb", "answer": "7"}])
+    words = (f"eval.data=holdout,{test}", "checkpoint.keep_best=1", "checkpoint.keep_last=1", "train.num_steps=4")
+    more = ("checkpoint.every=1", "eval.every=1", "checkpoint.best_on=holdout", "checkpoint.best_metric=reward")
+    run = helpers.train(tmp_path, *words, *more)
+    scores = {row["step"]: row["eval/holdout/reward_mean"] for row in helpers.metrics(run) if row["step"]}
+    assert len(scores) == 4
+    assert len({row["eval/test/reward_mean"] for row in helpers.metrics(run)}) >= 1
+    best = max(sorted(scores, reverse=True), key=lambda step: scores[step])
+    kept = sorted(path.name for path in (run / "checkpoints").glob("step_*"))
+    assert kept == sorted({f"step_{best:06d}", "step_000004"})
+    ok("eval", f"{run}@best", "-o", "out", "--k", "2")
+    settings = helpers.strict_json((tmp_path / "out" / "settings.json").read_text())
+    assert settings["model"]["path"].endswith(f"step_{best:06d}/model")
+    assert "after @ comes a step number, or best" in refused("eval", f"{run}@first")
+
+
 # --- named sets and servers ------------------------------------------------------------------------------------------
 
 

@@ -293,9 +293,9 @@ def test_phrases(text: str, kinds: set[str]) -> None:
 
 def test_phrase_shares_are_by_correctness() -> None:
     """Of the right and of the wrong responses apart; NaN of none."""
-    got = phrase_shares([("wait", True), ("so", True), ("wait", False)])
+    got = phrase_shares([(["reflection"], True), ([], True), (["reflection"], False)])
     assert (got["reflection"].right, got["reflection"].wrong) == (0.5, 1.0)
-    assert math.isnan(phrase_shares([("wait", True)])["reflection"].wrong)
+    assert math.isnan(phrase_shares([(["reflection"], True)])["reflection"].wrong)
 
 
 # --- comparisons ------------------------------------------------------------------------------------------

@@ -92,7 +92,9 @@ def measured(word: str) -> Measured:
     steps = evaluated_steps(run.path)
     if step is None and steps:
         step = steps[-1]
-    if step not in steps:
+    if step == "best":
+        raise UserError(f"{word}: name the step; dapo eval {word} evaluates the best checkpoint")
+    if not isinstance(step, int) or step not in steps:
         raise UserError(f"{name}: no evaluation at step {step}; there are: {', '.join(map(str, steps)) or 'none'}")
     settings = run.read_json(f"eval/step_{step:06d}.json").get("settings")
     if not isinstance(settings, dict):

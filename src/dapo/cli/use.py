@@ -14,21 +14,34 @@ from dapo.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
     from dapo.build import Sampler
+    from dapo.run.checkpoint import Checkpoint
     from dapo.types import Prompt
 
 MODEL = click.argument("model", metavar="MODEL|RUN[@STEP]")
+BEST = "best"
 RECIPE = click.option("--recipe", metavar="RECIPE", help="Data, template and grading, for a bare model.")
 NO_DATA = "data.source=none.jsonl"
 
 
-def split_step(word: str) -> tuple[str, int | None]:
-    """RUN@STEP as (run, step); a path that exists is taken whole, whatever it holds."""
+def split_step(word: str) -> tuple[str, int | str | None]:
+    """RUN@STEP as (run, step), RUN@best as (run, "best"); a path that exists is taken whole, whatever it holds."""
     name, at, step = word.rpartition("@")
     if not at or Path(word).exists():
         return word, None
+    if step == BEST:
+        return name, BEST
     if not step.isdigit():
-        raise UserError(f"{word}: after @ comes a step number")
+        raise UserError(f"{word}: after @ comes a step number, or best")
     return name, int(step)
+
+
+def find_checkpoint(folder: Path, step: int | str | None) -> Checkpoint:
+    """The checkpoint that RUN[@STEP] means: the newest without a step. Raises UserError."""
+    from dapo.run import checkpoint
+
+    if step is None:
+        return checkpoint.newest(folder)
+    return checkpoint.best(folder) if step == BEST else checkpoint.at_step(folder, int(step))
 
 
 def resolve_target(model: str, recipe: str | None, words: tuple[str, ...] = (), *, template: str = "chat") -> Config:
@@ -37,7 +50,6 @@ def resolve_target(model: str, recipe: str | None, words: tuple[str, ...] = (), 
     template: data.template of a bare model, where nothing else says it.
     """
     from dapo import build
-    from dapo.run import checkpoint
     from dapo.run.directory import RunDirectory
 
     overrides = overrides_only(words)
@@ -45,7 +57,7 @@ def resolve_target(model: str, recipe: str | None, words: tuple[str, ...] = (), 
     if name == "latest" or (Path(name) / "config.resolved.json").is_file():
         run = RunDirectory.open(name)
         config = build.with_overrides(build.config_of_run(run), overrides)
-        found = checkpoint.newest(run.checkpoints) if step is None else checkpoint.at_step(run.checkpoints, step)
+        found = find_checkpoint(run.checkpoints, step)
         return build.with_model(config, str(found.model))
     bare = {"model.path": model, "data.template": template}
     base = load_config(recipe, *overrides) if recipe else load_config(bare, NO_DATA, *overrides)
@@ -127,13 +139,12 @@ def chat(model: str, temperature: float, max_tokens: int, recipe: str | None) ->
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True)
 def export(run: str, directory: Path, dtype: str) -> None:
     """Write a run's model as a plain Hugging Face folder: tokenizer and chat template included."""
-    from dapo.run import checkpoint
     from dapo.run.directory import RunDirectory
     from dapo.run.export import export_model
 
     name, step = split_step(run)
     folder = RunDirectory.open(name).checkpoints
-    found = checkpoint.newest(folder) if step is None else checkpoint.at_step(folder, step)
+    found = find_checkpoint(folder, step)
     if directory.exists() and any(directory.iterdir() if directory.is_dir() else [directory]):
         raise ConfigError(f"{directory}: exists and is not empty; name a new folder")
     export_model(found.model, directory, dtype)

@@ -20,6 +20,8 @@ ELSEWHERE = {
     "data.max_prompt_tokens": "verl data.max_prompt_length | TRL max_prompt_length (older releases)",
     "data.answer_column": "verl: reward_model.ground_truth | TRL: any column of the reward function",
     "eval.every": "verl trainer.test_freq | TRL eval_steps",
+    "checkpoint.best_metric": "TRL metric_for_best_model",
+    "eval.data": "verl data.val_files",
     "eval.k": "verl rollout.val_kwargs.n",
     "eval.top_p": "verl rollout.val_kwargs.top_p",
     "reward.overlong_buffer_tokens": "verl reward_model.overlong_buffer.len",

@@ -256,7 +256,7 @@ def _beyond_chance(movers: Sequence[Mover], problems: int) -> tuple[int, int]:
 
 
 def _phrases(results: Sequence[Result]) -> dict[str, PhraseShare]:
-    return phrase_shares((row["text"], row["correct"]) for result in results for row in result.rows)
+    return phrase_shares((row["phrases"], row["correct"]) for result in results for row in result.rows)
 
 
 def _length(results: Sequence[Result]) -> float:

@@ -168,7 +168,7 @@ def set_figures(name: str, results: Sequence[Result], k: int, spent: Spent) -> S
         length_wrong_tokens=_mean(wrong),
         length_quantiles_tokens=_quantiles([row["tokens"] for row in rows]),
         by_source={s: _mean([r.mean for r in results if r.source == s]) for s in sources},
-        phrases=phrase_shares((row["text"], row["correct"]) for row in rows) if graded else {},
+        phrases=phrase_shares((row["phrases"], row["correct"]) for row in rows) if graded else {},
         spent=spent,
         results=tuple(results),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 # What is looked for, whatever the case, at word boundaries where the script has them.
@@ -60,9 +60,13 @@ def phrase_kinds(text: str) -> tuple[str, ...]:
     return tuple(kind for kind, pattern in PATTERNS.items() if pattern.search(text))
 
 
-def phrase_shares(responses: Iterable[tuple[str, bool]]) -> dict[str, PhraseShare]:
-    """By kind: the share of (text, right) responses with such a phrase, among the right and among the wrong."""
-    found = [(phrase_kinds(text), right) for text, right in responses]
+def phrase_shares(responses: Iterable[tuple[Collection[str], bool]]) -> dict[str, PhraseShare]:
+    """By kind: the share of responses with such a phrase, among the right and among the wrong.
+
+    Args:
+        responses: of each its `phrase_kinds`, and whether it is right.
+    """
+    found = list(responses)
     totals = {side: sum(right is side for _, right in found) for side in (True, False)}
 
     def share(kind: str, side: bool) -> float:

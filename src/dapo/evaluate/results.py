@@ -14,6 +14,7 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any
 
+from dapo.evaluate.phrases import phrase_kinds
 from dapo.evaluate.votes import classes
 from dapo.records import Row, rollout_rows
 from dapo.types import Equal, Finish, Group, Score, Verdict
@@ -85,15 +86,21 @@ class Result:
 
 
 def result_rows(group: Group, name: str, step: int, equal: Equal | None) -> list[Row]:
-    """The rows of an evaluated group: those of training, with set, source, correctness and votes."""
+    """The rows of an evaluated group: those of training, with set, source, correctness, phrases and votes."""
     scores = [rollout.score for rollout in group.rollouts]
     rows = list(rollout_rows(group, kept=True, step=step))
     for row, score in zip(rows, scores, strict=True):
         row |= {"set": name, "source": group.prompt.source, "problem": group.prompt.problem, "correct": score.correct}
+        row["phrases"] = list(phrase_kinds(row["text"]))
     if equal is not None:
         for row, vote in zip(rows, vote_classes(scores, equal), strict=True):
             row["vote"] = vote
     return rows
+
+
+def without_texts(rows: Sequence[Row]) -> list[Row]:
+    """What figures need of rows. A long evaluation's texts fill the memory, and stand on disk."""
+    return [{name: value for name, value in row.items() if name not in ("text", "prompt")} for row in rows]
 
 
 def vote_classes(scores: Sequence[Score], equal: Equal) -> list[int | None]:

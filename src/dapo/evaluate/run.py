@@ -9,7 +9,7 @@ from typing import Protocol
 from dapo.config.schema import Config
 from dapo.errors import Interrupted
 from dapo.evaluate.evaluation import Evaluation, set_figures_of
-from dapo.evaluate.results import result_rows, results_of
+from dapo.evaluate.results import result_rows, results_of, without_texts
 from dapo.flight import Flight
 from dapo.grading import GroupGrader
 from dapo.records import Row
@@ -71,7 +71,7 @@ def evaluate(
             for draw, rows in _finished(flight, grader, name, prompts, step, stopped):
                 if store is not None:
                     store.add(name, rows)
-                kept[draw] = rows
+                kept[draw] = rows if store is None else without_texts(rows)
                 progress(name, len(kept), len(prompts))
         finally:
             flight.cancel()

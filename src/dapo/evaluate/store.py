@@ -16,6 +16,7 @@ from filelock import FileLock, Timeout
 
 from dapo.errors import UserError
 from dapo.evaluate.evaluation import Evaluation
+from dapo.evaluate.results import without_texts
 from dapo.evaluate.settings import differences
 from dapo.files import write_bytes, write_text
 from dapo.records import Row
@@ -103,7 +104,7 @@ class EvaluationDirectory:
         return sum(len(self.rows(name)) for name in settings["sets"])
 
     def rows(self, name: str) -> dict[int, list[Row]]:
-        """See Store: the whole problems of a set; what follows them in the file was cut off and is removed."""
+        """See Store: the whole problems of a set, without texts; what follows them in the file is removed."""
         file, k = self._samples(name), self.settings()["sampling"]["k"]
         if not file.is_file():
             return {}
@@ -122,7 +123,7 @@ class EvaluationDirectory:
                 )
             whole_block = len(block) == k
             if whole_block:
-                found[block[0]["draw"]] = block
+                found[block[0]["draw"]] = without_texts(block)
                 whole, block = number, []
         end = sum(len(line) + 1 for line in data.split(b"\n")[:whole])
         if end < len(data) and self._lock.is_locked:

@@ -322,6 +322,15 @@ def at_step(folder: Path, step: int) -> Checkpoint:
     return _read(path)
 
 
+def best(folder: Path) -> Checkpoint:
+    """The sound checkpoint with the highest score (`checkpoint.best_metric`), the newest of equals. Raises UserError."""
+    scored = [(score, path) for path in folders(folder) if (score := _score(path)) is not None]
+    for _, path in sorted(scored, reverse=True):
+        if fault(path) is None:
+            return _read(path)
+    raise UserError(f"{folder}: no checkpoint was evaluated; set checkpoint.every and eval.every so that they meet")
+
+
 def _read(path: Path) -> Checkpoint:
     from safetensors.torch import load_file
 

@@ -25,6 +25,9 @@ def before_after(run: RunDirectory, config: Config, view: View) -> None:
                 view.console.print(_figures(_title(name, config), before[name], after[name]))
         view.console.print(_answers(run.rollouts(0, "eval"), run.rollouts(last, "eval")))
         view.say(f"pass@k and phrases over training: dapo progress {run.path}")
+    if config.checkpoint.keep_best:
+        on = config.checkpoint.best_on or "its set"
+        view.say(f"best checkpoint (by {config.checkpoint.best_metric} on {on}): dapo eval {run.path}@best")
     folder = run.path / "checkpoints" / f"step_{last:06d}" / "model"
     view.say(f"model: {folder} (a plain Hugging Face folder)")
     view.say("next:")
