@@ -4,7 +4,12 @@ Problems have difficulties p ~ Beta(a, b), each is sampled k times. The interval
 hold a / (a + b), the interval for this set alone the mean of the p drawn. The intervals are those of
 dapo.evaluate.intervals, computed for all repetitions at once (and checked against the functions on the first 20).
 
-    .venv/bin/python benchmarks/coverage.py --repetitions 4000
+Then, for the same difficulties, the difference between two models that such an evaluation can find (median of
+dapo.evaluate.intervals.detectable over 200 simulated evaluations), and how often a paired comparison does find it:
+the second model's difficulties are drawn anew ("unlike") or are the first's ("alike"), and its accuracy is moved by
+as much, by mixing in problems that are always right.
+
+    .venv/bin/python benchmarks/coverage.py --repetitions 20000 --bootstrapped 1000
 """
 
 from __future__ import annotations
@@ -15,7 +20,8 @@ import math
 import numpy as np
 from scipy.stats import norm, t
 
-from dapo.evaluate.intervals import bootstrap_interval, set_interval, t_interval
+from dapo.evaluate.intervals import bootstrap_interval, detectable, set_interval, t_interval
+from dapo.evaluate.paired import paired
 
 BETAS = ((1.0, 1.0), (0.5, 0.5), (0.3, 0.9), (0.1, 1.9))
 
@@ -46,6 +52,36 @@ def simulate(a: float, b: float, n: int, k: int, repetitions: int, bootstrapped:
     ]
 
 
+def found(a: float, b: float, n: int, k: int, difference: float, alike: bool, seed: int, tries: int = 400) -> float:
+    """How often the paired t interval over problems leaves out 0 when accuracies differ by so much."""
+    random = np.random.default_rng(seed)
+    hits = 0
+    for _ in range(tries):
+        p = random.beta(a, b, n)
+        q = p if alike else random.beta(a, b, n)
+        share = difference / (1 - a / (a + b))  # moves the mean by the difference: q + share (1 - q)
+        counts = [[(k, int(c)) for c in random.binomial(k, r)] for r in (p, q + share * (1 - q))]
+        result = paired(counts[0], counts[1], resamples=99)
+        hits += result.low > 0 or result.high < 0
+    return hits / tries
+
+
+def print_detectable(k: int) -> None:
+    """One row for each difficulty and number of problems."""
+    print(
+        "\n| difficulty | problems x samples | this set alone | population, unpaired | found: alike | found: unlike |"
+    )
+    print("|---|---|---|---|---|---|")
+    for a, b in BETAS[:3]:
+        for n in (30, 128, 500):
+            random = np.random.default_rng(n)
+            draws = [random.binomial(k, random.beta(a, b, n)) for _ in range(200)]
+            both = np.median([detectable([(k, int(c)) for c in counts]) for counts in draws], axis=0)
+            cells = [f"{100 * value:.1f} points" for value in both]
+            cells += [f"{found(a, b, n, k, float(both[1]), alike, seed=n):.0%}" for alike in (True, False)]
+            print(f"| Beta({a:g}, {b:g}) | {n} x {k} | {' | '.join(cells)} |", flush=True)
+
+
 def main() -> None:
     """Prints one row for each difficulty, number of problems and number of samples."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -58,9 +94,10 @@ def main() -> None:
     for a, b in BETAS:
         for n in (30, 128, 500):
             for k in arguments.k:
-                found = simulate(a, b, n, k, arguments.repetitions, arguments.bootstrapped, seed=n + k)
-                cells = " | ".join(f"{value:.1%}" for value in found)
+                held = simulate(a, b, n, k, arguments.repetitions, arguments.bootstrapped, seed=n + k)
+                cells = " | ".join(f"{value:.1%}" for value in held)
                 print(f"| Beta({a:g}, {b:g}) | {n} | {k} | {cells} |", flush=True)
+    print_detectable(max(arguments.k))
 
 
 if __name__ == "__main__":

@@ -323,7 +323,7 @@ def at_step(folder: Path, step: int) -> Checkpoint:
 
 
 def best(folder: Path) -> Checkpoint:
-    """The sound checkpoint with the highest score (`checkpoint.best_metric`), the newest of equals. Raises UserError."""
+    """The sound checkpoint with the highest score (`checkpoint.best_metric`), of equals the newest. UserError: none."""
     scored = [(score, path) for path in folders(folder) if (score := _score(path)) is not None]
     for _, path in sorted(scored, reverse=True):
         if fault(path) is None:
