@@ -178,8 +178,8 @@ def sparse(means: Sequence[float]) -> str:
     """A warning where intervals over the population hold the truth less often than 95%, else "".
 
     A handful of problems then carries the whole figure, and the t interval knows too little of the others:
-    in simulation it held 86 to 91% of the time where fewer than five problems' worth of samples were right
-    (benchmarks/coverage.py, Beta(0.1, 1.9) and Beta(0.2, 1.8) with 30 problems), and 93% or more elsewhere.
+    for difficulties Beta(0.1, 1.9) and 30 problems, of which 1.5 problems' worth are right on average, it held
+    86% of the time in simulation (benchmarks/coverage.py).
     """
     if not means:
         return ""
