@@ -47,17 +47,22 @@ class Evaluator:
 
 
 def prepare(config: Config) -> Config:
-    """The configuration as an evaluation uses it: one limit of tokens, and the judge that a set of programs needs."""
+    """The configuration as an evaluation uses it: one limit of tokens, and what a set of programs needs.
+
+    That is the judge that runs them, and no "Answer:" line: the sets word their problems themselves.
+    """
     names = [source.source for source in evaluation_sources(config).values()]
     programs = [name for name in names if named.is_named(name) and named.SETS[name].judge == "python-tests"]
-    reward = config.reward
-    if names and len(programs) == len(names) and not reward.functions:
-        reward = reward.model_copy(update={"functions": ("python-tests",)})
+    reward, data = config.reward, config.data
+    if names and len(programs) == len(names):
+        functions = reward.functions or ("python-tests",)
+        reward = reward.model_copy(update={"functions": functions})
+        data = data.model_copy(update={"template": "chat" if data.template == "dapo" else data.template})
     limit = sampling_params(config).max_new_tokens
     sampling = config.sampling.model_copy(update={"max_response_tokens": limit})
     reward = reward.model_copy(update={"overlong": "none"})
     evaluation = config.eval.model_copy(update={"max_response_tokens": limit})
-    return config.model_copy(update={"reward": reward, "sampling": sampling, "eval": evaluation})
+    return config.model_copy(update={"data": data, "reward": reward, "sampling": sampling, "eval": evaluation})
 
 
 def for_model(config: Config, model: Mapping[str, Any]) -> Evaluator:

@@ -131,6 +131,10 @@ def _run(directory: EvaluationDirectory, made: Evaluator, about: Mapping[str, An
     there = directory.begin(settings)
     for note in made.notes:
         click.echo(f"note: {note}", err=True)
+    if made.config.eval.temperature == 0 and made.config.eval.k > 1:
+        click.echo(
+            "note: temperature 0 is greedy: the samples of a problem are all the same; --k 1 says as much", err=True
+        )
     problems = sum(map(len, made.sets.values()))
     going_on = f"; {there} problems are sampled already" if there else ""
     click.echo(
