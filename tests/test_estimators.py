@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dapo.evaluate.estimators import maj_at_k, pass_at_k, powers_of_two
-from dapo.evaluate.intervals import bootstrap_interval, detectable, set_interval, t_interval
+from dapo.evaluate.intervals import bootstrap_interval, detectable, population_interval, set_interval, t_interval
 
 pytestmark = pytest.mark.filterwarnings("error")  # numpy's divisions by zero included
 
@@ -252,27 +252,56 @@ def test_t_interval_is_students() -> None:
 
 def test_set_interval_is_the_sampling_error_of_these_problems() -> None:
     """By hand: each problem counts once whatever its number of samples, and its variance has n - 1."""
-    counts = [(2, 1), (5, 4), (11, 0)]
-    mean, half = (0.5 + 0.8) / 3, 1.959963984540054 * math.sqrt(0.25 / 1 + 0.16 / 4) / 3
+    counts = [(2, 1), (5, 4), (5, 1)] * 4  # enough problems with both
+    mean, half = 0.5, 1.959963984540054 * math.sqrt(4 * (0.25 / 1 + 0.16 / 4 + 0.16 / 4)) / 12
     assert set_interval(counts) == pytest.approx((mean - half, mean + half))
     assert set_interval([(2, 1)]) == (0, 1)
     assert set_interval([(2, 1)], bounds=None) == pytest.approx((0.5 - 0.979981992, 0.5 + 0.979981992))
-    assert set_interval([(4, 4), (9, 0)]) == pytest.approx((0.5, 0.5), abs=1e-15)
     for undefined in ([], [(1, 1)], [(16, 3), (1, 0)]):
         assert all(math.isnan(end) for end in set_interval(undefined))
 
 
+def test_samples_that_are_all_alike_leave_something_open() -> None:
+    """Few problems with both: each side is widened by what the others may still be, and never is of no width."""
+
+    def left(problems: int, samples: int, of: int) -> float:
+        return problems / of * (1 - 0.025 ** (1 / samples))
+
+    half = 1.959963984540054 * math.sqrt(0.25 / 1) / 3
+    down, up = math.hypot(half, left(1, 5, 3)), math.hypot(half, left(1, 11, 3))
+    assert set_interval([(2, 1), (5, 5), (11, 0)]) == pytest.approx((0.5 - down, 0.5 + up))
+    assert set_interval([(4, 4), (9, 0)]) == pytest.approx((0.5 - left(1, 4, 2), 0.5 + left(1, 9, 2)))
+    assert set_interval([(4, 0)] * 30) == pytest.approx((0, 1 - 0.025 ** (1 / 120)))
+    assert set_interval([(1000, 0), (2, 0)]) == pytest.approx((0, 1 - 0.025 ** (1 / 4)))  # by the fewest samples
+    assert 1 - set_interval([(4, 0), (4, 4)])[0] == pytest.approx(set_interval([(4, 4), (4, 0)])[1])
+
+
+@pytest.mark.parametrize("right", [1, 16, 31])
+def test_no_population_interval_is_narrower_than_that_of_the_set(right: int) -> None:
+    """Equal shares have no spread, but their samples do; where all samples are right there is a bound without any."""
+    counts = [(32, right)] * 30
+    alone = set_interval(counts)
+    assert population_interval([right / 32] * 30, alone) == alone
+    assert alone[0] < right / 32 < alone[1]
+    shares = [right / 32] * 29 + [0.25]
+    low, high = population_interval(shares, set_interval([*counts[1:], (32, 8)]))
+    plain = t_interval(shares)
+    assert low <= plain[0] < plain[1] <= high
+
+
 def test_detectable_by_hand() -> None:
     """z and t quantiles for 5% and 80%; undefined with one sample, one problem or none."""
-    here, over = detectable([(5, 1), (5, 2), (3, 3)])
-    assert here == pytest.approx((1.959963985 + 0.841621234) * math.sqrt(2 * (0.16 / 4 + 0.24 / 4)) / 3)
-    assert over == pytest.approx((2.776445105 + 0.940964577) * statistics.stdev([0.2, 0.4, 1.0]) * math.sqrt(2 / 3))
-    one_sample = detectable([(1, 1), (4, 1)])
+    here, over = detectable([(5, 1), (5, 2), (4, 2)])
+    assert here == pytest.approx((1.959963985 + 0.841621234) * math.sqrt(2 * (0.16 / 4 + 0.24 / 4 + 0.25 / 3)) / 3)
+    assert over == pytest.approx((2.776445105 + 0.940964577) * statistics.stdev([0.2, 0.4, 0.5]) * math.sqrt(2 / 3))
+    one_sample = detectable([(1, 1), (4, 3)])
     assert math.isnan(one_sample[0])
-    assert one_sample[1] == pytest.approx((4.302652730 + 1.060660172) * statistics.stdev([1, 0.25]))
+    assert one_sample[1] == pytest.approx((4.302652730 + 1.060660172) * statistics.stdev([1, 0.75]))
     one_problem = detectable([(4, 1)])
     assert one_problem[0] == pytest.approx(2.801585218 * math.sqrt(2 * 0.1875 / 3))
     assert math.isnan(one_problem[1])
+    assert math.isnan(detectable([(4, 0), (4, 4)])[1])  # 379 points are none
+    assert all(math.isnan(figure) for figure in detectable([(4, 2)] * 3)[1:])
     assert all(math.isnan(figure) for figure in detectable([]))
 
 
@@ -375,7 +404,8 @@ def coverage(a: float, b: float, n: int, repetitions: int) -> tuple[float, float
     for i in range(8):  # the copy above is the implementation's formula
         counts = [(SAMPLES, int(c)) for c in right[i]]
         assert t_interval(list(shares[i]), bounds=None) == pytest.approx((mean[i] - t_half[i], mean[i] + t_half[i]))
-        assert set_interval(counts, bounds=None) == pytest.approx((mean[i] - set_half[i], mean[i] + set_half[i]))
+        if sum(0 < c < SAMPLES for _, c in counts) >= 10:  # else it is wider
+            assert set_interval(counts, bounds=None) == pytest.approx((mean[i] - set_half[i], mean[i] + set_half[i]))
     over = np.abs(mean - a / (a + b)) <= t_half
     here = np.abs(mean - p.mean(axis=1)) <= set_half
     return float(over.mean()), float(here.mean())

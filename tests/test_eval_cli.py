@@ -218,14 +218,15 @@ def test_compare_refuses_other_settings_unless_allowed_by_name(run: Path, tmp_pa
 
 def test_compare_over_seeds(run: Path, tmp_path: Path) -> None:
     """Groups with commas; a single group gives its mean."""
-    for seed in range(3):
+    for seed in range(4):
         ok("eval", run, "-o", f"s{seed}", "--seed", str(seed))
-    both = helpers.strict_json(ok("compare", "s0,s1", "s2,s1", "--json"))["sets"]["holdout"]
+    both = helpers.strict_json(ok("compare", "s0,s1", "s2,s3", "--json"))["sets"]["holdout"]
     means = [sum(both[side]["values"]) / 2 for side in ("before", "after")]
     assert both["difference"] == pytest.approx(means[1] - means[0])
     one = helpers.strict_json(ok("compare", "s0,s1,s2", "--json"))["sets"]["holdout"]
     assert one["mean"] == pytest.approx(sum(one["values"]) / 3)
     assert "over training seeds" in ok("compare", "s0,s1,s2")
+    assert "is named twice" in refused("compare", "s0,s1", "s2,s1")
 
 
 def test_an_unfinished_evaluation_is_not_compared(run: Path, tmp_path: Path) -> None:

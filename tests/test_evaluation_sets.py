@@ -15,6 +15,7 @@ import tiny
 from dapo.config import Config, load_config
 from dapo.data import check_evaluation, tokenise_evaluation
 from dapo.errors import DataError, Interrupted, UserError
+from dapo.evaluate.compare_tables import comparison_notes, reading
 from dapo.evaluate.comparison import Measured, check_comparable, compare_seeds, compare_set, over_seeds, pair_up
 from dapo.evaluate.evaluation import Evaluation, figures_of_rows
 from dapo.evaluate.phrases import phrase_kinds, phrase_shares
@@ -81,7 +82,7 @@ def settings(**layer: Any) -> dict[str, Any]:
         "sampling": {"k": 4, "temperature": 1.0, "seed": 0},
         "prompt": {"template": "chat"},
         "grader": {"extract": ["boxed"], "code": "1"},
-        "sets": {"a": {"problems": 6, "digest": "d"}, "b": {"problems": 5, "digest": "e"}},
+        "sets": {"a": {"problems": 6, "digest": "d", "asked": "p"}, "b": {"problems": 5, "digest": "e", "asked": "q"}},
     }
     for key, value in layer.items():
         section, name = key.split("__")
@@ -420,3 +421,105 @@ def test_a_validation_set_holds_no_test_problem(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"test\.jsonl, row 1 is also .*val\.jsonl, row 3 \(1 such problems\)"):
         check_evaluation(config(**layer, checkpoint__best_on="val"), None)
     check_evaluation(config(**layer | {"checkpoint__keep_best": 0}), None)
+
+
+# --- what a comparison may say ------------------------------------------------------------------------------
+
+
+def counted(*right: int, k: int = 4, label: str = "A", **layer: Any) -> Measured:
+    """An evaluation of set a whose problem i has right[i] of k samples right."""
+    made = run(
+        {"a": prompts(len(right))},
+        config(eval__k=k),
+        engine=ScriptedEngine(lambda d, p, g: [7 if g < right[d] else 1, EOS]),
+    )
+    return Measured(label=label, settings=settings(**layer), results=results_of(made.rows))
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 4), (1, 2), (0, 1), (3, 4)])
+def test_the_same_gain_everywhere_is_no_standstill(before: int, after: int) -> None:
+    """Differences without spread: the interval is that of the samples, and the reading says that it rose."""
+    one = compare_set("a", counted(*[before] * 30), counted(*[after] * 30, label="B"))
+    assert 0 < one.paired.low < one.paired.high or one.paired.low < one.paired.difference == 1
+    assert one.paired.low > 0
+    assert one.paired.p_value == pytest.approx(1e-4)
+    assert reading(one).startswith("pass@1 rose")
+    back = compare_set("a", counted(*[after] * 30), counted(*[before] * 30, label="B"))
+    assert reading(back).startswith("pass@1 fell")
+    same = compare_set("a", counted(*[after] * 30), counted(*[after] * 30, label="B"))
+    assert "may not have changed" in reading(same)
+    assert same.paired.low <= 0 <= same.paired.high
+
+
+def test_which_problems_are_newly_solved_is_counted() -> None:
+    """A rise of pass@k alone proves no new problem: every one of these was solvable before."""
+    one = compare_set("a", counted(1, 1, 1, 0, 2, 4), counted(3, 3, 3, 0, 3, 0, label="B"))
+    assert (one.gained, one.lost) == (0, 1)
+    assert "0 problems without a right sample in A have one in B, 1 the other way round" in reading(one)
+
+
+def test_few_samples_can_move_no_problem_beyond_chance() -> None:
+    """0 of 4 against 4 of 4 has p = 0.029: after Holm over two problems nothing is left, and it is said."""
+    few = compare_set("a", counted(*[0] * 10), counted(*[4] * 10, label="B"))
+    assert few.beyond_chance == (0, 0)
+    assert any("4 samples are too few for any to be" in note for note in comparison_notes([few]))
+    many = compare_set("a", counted(*[0] * 10, k=16), counted(*[16] * 10, k=16, label="B"))
+    assert many.beyond_chance == (10, 0)
+    assert not any("too few" in note for note in comparison_notes([many]))
+
+
+def test_other_numbers_of_samples_have_no_permutation_test() -> None:
+    """Its signs can't be flipped: with 1 against 64 samples of rare successes it would nearly always say "rose"."""
+    pair = counted(*[1] * 6), counted(*[2] * 6, k=8, label="B", sampling__k=8)
+    with pytest.raises(UserError, match=r"--allow k$"):
+        check_comparable(pair, [])
+    assert math.isnan(compare_set("a", *pair).paired.p_value)
+
+
+def test_columns_that_functions_read_make_other_problems() -> None:
+    """Asked otherwise under the same wording, or with another digest of the rows: refused as data."""
+    other = {"problems": 6, "digest": "d", "asked": "other"}
+    with pytest.raises(UserError, match=r"--allow data$"):
+        check_comparable([counted(1), counted(1, label="B", sets__a=other)], [])
+    worded = counted(1, label="B", sets__a=other, prompt__template="dapo")
+    check_comparable([counted(1), worded], ["template"])
+    with pytest.raises(UserError, match=r"--allow data$"):
+        check_comparable([counted(1, sets__a={"problems": 6}), counted(1, label="B", sets__a={"problems": 6})], [])
+
+
+def test_over_seeds_the_problems_have_to_be_the_same() -> None:
+    """Even when other data are allowed by name; and no evaluation counts twice."""
+    other = counted(1, label="B", sets__a={"problems": 6, "digest": "x", "asked": "p"})
+    with pytest.raises(UserError, match="the problems have to be the same"):
+        check_comparable([counted(1), other], ["data"], seeds=True)
+    with pytest.raises(UserError, match="is named twice"):
+        check_comparable([counted(1), counted(1)], [], seeds=True)
+
+
+def test_problems_that_are_missing_on_one_side_are_paired_by_place() -> None:
+    """Never by their rank in the list."""
+    one, other = counted(0, 1, 2, 3), counted(0, 1, 2, 3, label="B")
+    first = Measured(label="A", settings=one.settings, results={"a": one.results["a"][1:]})
+    second = Measured(label="B", settings=other.settings, results={"a": other.results["a"][:3]})
+    pairs, left_out = pair_up("a", first, second)
+    assert [(x.id, y.id) for x, y in pairs] == [("p1", "p1"), ("p2", "p2")]
+    assert left_out == 2
+
+
+def test_warnings_go_with_the_figures_they_are_about() -> None:
+    """Few problems; few right; and pass@k that nearly every problem reaches though avg@k is fine."""
+    few = run({"a": prompts(3)}).named("a")
+    assert "only 3 problems" in few.warnings[0]
+
+    def answers(right: int) -> ScriptedEngine:
+        return ScriptedEngine(lambda d, p, g: [7 if g < right else 1, EOS])
+
+    assert (
+        "problems' worth of samples are right"
+        in run({"a": prompts(12)}, engine=ScriptedEngine(lambda d, p, g: [7 if d == g == 0 else 1, EOS]))
+        .named("a")
+        .warnings[0]
+    )
+    (warning,) = run({"a": prompts(12)}, engine=answers(2)).named("a").warnings
+    assert warning.startswith("pass@2, pass@4: ")
+    assert run({"a": prompts(40)}, engine=ScriptedEngine(says)).named("a").warnings == ()

@@ -223,7 +223,7 @@ def build(
         collector=Collector(config, engine, grader, make_stream(config, data).prompt),
         grader=grader,
         tests=data.tests,
-        settings=evaluation_settings(config, checked.evaluation, getattr(tokenizer, "chat_template", None)),
+        settings=evaluation_settings(config, checked.evaluation, data.tests),
         eos_ids=policy.eos_ids,
         run=run,
         view=view,

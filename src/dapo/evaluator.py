@@ -22,6 +22,7 @@ from dapo.provenance import Settings, evaluation_settings
 from dapo.reward import Scorer
 from dapo.reward.pool import lost_workers
 from dapo.rollout.base import RolloutEngine
+from dapo.run import manifest
 from dapo.types import Prompt
 
 
@@ -81,8 +82,14 @@ def for_model(config: Config, model: Mapping[str, Any]) -> Evaluator:
     longest = max(len(prompt.token_ids) for prompts in sets.values() for prompt in prompts)
     config = config.model_copy(update={"data": config.data.model_copy(update={"max_prompt_tokens": longest})})
     sampler = build.build_sampler(config, tokenizer=tokenizer)
-    settings = evaluation_settings(config, checked.evaluation, getattr(tokenizer, "chat_template", None))
-    about = {**model, "weights": sampler.weights[:16]}
+    settings = evaluation_settings(config, checked.evaluation, sets)
+    chat_template = getattr(tokenizer, "chat_template", None) if config.data.template != "raw" else None
+    about = {
+        **model,
+        "weights": sampler.weights[:16],
+        "dtype": str(sampler.model.dtype).removeprefix("torch."),
+        "chat_template": chat_template and manifest.text_digest(chat_template)[:16],
+    }
     return Evaluator(
         config=config,
         engine=sampler.engine,
@@ -107,12 +114,13 @@ def for_endpoint(config: Config, model: Mapping[str, Any], endpoint: Endpoint) -
     )
     scorer = Scorer(config.reward)
     grader = GroupGrader(config, scorer.score, _no_tokens, (), lost_workers, scorer.equal)
-    settings = evaluation_settings(config, checked.evaluation, None)
+    sets = _worded(config, checked)
+    settings = evaluation_settings(config, checked.evaluation, sets)
     return Evaluator(
         config=config,
         engine=engine,
         grader=grader,
-        sets=_worded(config, checked),
+        sets=sets,
         settings={"model": {**model, "endpoint": endpoint.url}} | settings,
         notes=checked.notes,
     )

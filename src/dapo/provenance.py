@@ -14,7 +14,7 @@ from dapo.config.schema import Config
 from dapo.data import CheckedData, LoadedData
 from dapo.data.prompts import Problem
 from dapo.errors import UserError
-from dapo.evaluate.run import sampling_params
+from dapo.evaluate.run import Sets, sampling_params
 from dapo.run import manifest
 from dapo.run.checkpoint import Checkpoint
 from dapo.run.directory import RunDirectory
@@ -25,11 +25,11 @@ from dapo.types import TrainState
 
 Settings = dict[str, Any]
 
-# Of `reward.*`, what decides whether an answer is right.
-GRADING = (
-    "extract", "compat", "unevaluated", "convert_units", "symbolic_limit_s", "symbolic_memory_mb", "functions",
-    "tests_column", "tests_limit_s", "tests_memory_mb",
-)  # fmt: skip
+# Of `reward.*`, what decides whether an answer is right, by judge.
+GRADING = {
+    "grader": ("extract", "compat", "unevaluated", "convert_units", "symbolic_limit_s", "symbolic_memory_mb"),
+    "python-tests": ("tests_column", "tests_limit_s", "tests_memory_mb"),
+}
 
 
 def made_of_now(config: Config, checked: CheckedData, data: LoadedData, tokenizer: Any, model: Any) -> MadeOf:
@@ -208,16 +208,21 @@ def _short(old: Any, new: Any) -> str:
     return f"{old} -> {new}"
 
 
-def evaluation_settings(config: Config, sets: Mapping[str, Sequence[Problem]], chat_template: str | None) -> Settings:
+def evaluation_settings(config: Config, sets: Mapping[str, Sequence[Problem]], prompts: Sets) -> Settings:
     """What decides an evaluation's figures beside the model: see `evaluate.settings`.
 
-    Problems are known by text and answer, whatever words are put around them; the grader by its settings, its
-    code and the library that reads expressions.
+    Problems are known by text and answer, whatever words are put around them (and by the other columns where
+    functions or tests read those), and by what is asked; the grader by its settings, its code and the library
+    that reads expressions.
     """
     params = sampling_params(config)
+    names = [f if isinstance(f, str) else f.function for f in config.reward.functions] or ["grader"]
+    judge = next((name for name in names if name in GRADING), None)
     reward = config.reward.model_dump(mode="json")
-    grader = {key: reward[key] for key in GRADING}
-    names = [f if isinstance(f, str) else f.function for f in config.reward.functions]
+    grader = {"judge": judge} | {key: reward[key] for key in GRADING.get(judge or "", ())}
+    if judge is None:
+        grader["functions"] = reward["functions"]
+    columns = names != ["grader"]
     return {
         "sampling": {
             "k": params.n,
@@ -231,18 +236,23 @@ def evaluation_settings(config: Config, sets: Mapping[str, Sequence[Problem]], c
             "template": config.data.template,
             "system": config.data.system,
             "chat_template_kwargs": config.model.chat_template_kwargs,
-            "chat_template": chat_template and manifest.text_digest(chat_template)[:16],
         },
         "grader": grader
         | {
             "code": manifest.folder_digest(Path(dapo.reward.__file__).parent)[:16],
             "math_verify": manifest.versions().get("math-verify"),
+        },
+        "reward": {
+            "functions": reward["functions"],
             "function_code": manifest.functions_digest([n for n in names if ":" in n], _file_of)[:16],
         },
         "sets": {
             name: {
                 "problems": len(problems),
-                "digest": manifest.data_digest((p.row.problem, p.answer) for p in problems),
+                "digest": manifest.data_digest(
+                    (p.row.problem, p.answer, *([p.row.columns] if columns else [])) for p in problems
+                ),
+                "asked": manifest.text_digest([prompt.id for prompt in prompts[name]])[:16],
             }
             for name, problems in sets.items()
         },

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,11 +48,14 @@ def compare(
     if len(words) > 2:
         raise UserError("dapo compare takes A and B; evaluations over seeds go with commas: A1,A2,A3 B1,B2,B3")
     groups = [[measured(word) for word in _split(part)] for part in words]
+    if not all(groups):
+        raise UserError(f"{' '.join(words)}: nothing stands between the commas")
     everyone = [one for group in groups for one in group]
     if len(everyone) < 2:
         raise UserError("name two evaluations to compare: dapo compare A B")
-    notes = check_comparable(everyone, allow)
-    if len(groups) == 2 and len(everyone) == 2:
+    two = len(groups) == 2 and len(everyone) == 2
+    notes = check_comparable(everyone, allow, seeds=not two)
+    if two:
         data, tables, more = _two(groups[0][0], groups[1][0], movers, seed)
     else:
         data, tables, more = _seeds(groups)
@@ -83,8 +87,9 @@ def measured(word: str) -> Measured:
 
     if EvaluationDirectory.is_one(Path(word)):
         directory = EvaluationDirectory(Path(word))
-        directory.figures()  # refuses what is not finished
-        return Measured(label=word, settings=directory.settings(), results=results_of(directory.all_rows()))
+        figures, results = directory.figures(), results_of(directory.all_rows())  # refuses what is not finished
+        check_whole(Path(word), figures, results)
+        return Measured(label=word, settings=directory.settings(), results=results)
     name, step = split_step(word)
     if name != "latest" and not (Path(name) / "config.resolved.json").is_file():
         raise UserError(f"{word}: neither an evaluation's folder (dapo eval makes them) nor a run")
@@ -96,12 +101,26 @@ def measured(word: str) -> Measured:
         raise UserError(f"{word}: name the step; dapo eval {word} evaluates the best checkpoint")
     if not isinstance(step, int) or step not in steps:
         raise UserError(f"{name}: no evaluation at step {step}; there are: {', '.join(map(str, steps)) or 'none'}")
-    settings = run.read_json(f"eval/step_{step:06d}.json").get("settings")
+    figures = run.read_json(f"eval/step_{step:06d}.json")
+    settings = figures.get("settings") if isinstance(figures, dict) else None
     if not isinstance(settings, dict):
         raise UserError(
             f"{run.path}/eval: written by an older dapo, without settings; dapo eval {name}@{step} makes anew"
         )
-    return Measured(label=f"{name}@{step}", settings=settings, results=results_of(run.rollouts(step, "eval")))
+    results = results_of(run.rollouts(step, "eval"))
+    check_whole(run.path / "eval", figures, results)
+    return Measured(label=f"{name}@{step}", settings=settings, results=results)
+
+
+def check_whole(path: Path, figures: Mapping[str, Any], results: Mapping[str, Any]) -> None:
+    """Raises UserError when samples are missing of what the figures were made of."""
+    for name, one in figures.get("sets", {}).items():
+        there = len(results.get(name, ()))
+        if there != one.get("problems"):
+            raise UserError(
+                f"{path}: there are samples of {there} problems of {name}, and figures of {one.get('problems')}; "
+                "evaluate again"
+            )
 
 
 def evaluated_steps(run: Path) -> list[int]:
@@ -122,15 +141,18 @@ def _two(a: Measured, b: Measured, movers: int, seed: int) -> tuple[dict[str, An
 def _seeds(groups: list[Group]) -> tuple[dict[str, Any], list[Table], list[str]]:
     from dapo.evaluate.compare_tables import SEED_NOTE, seed_tables
     from dapo.evaluate.comparison import common_sets, compare_seeds, over_seeds
+    from dapo.evaluate.results import plain
 
     everyone = [one for group in groups for one in group]
     names = list(everyone[0].results)
     for other in everyone[1:]:
         names = [name for name in common_sets(everyone[0], other) if name in names]
+    if not names:
+        raise UserError("there is no set that all of these evaluations have")
     if len(groups) == 1:
         single = [over_seeds(name, groups[0]) for name in names]
-        data: dict[str, Any] = {"sets": {one.name: asdict(one) for one in single}}
+        data: dict[str, Any] = {"sets": {one.name: plain(asdict(one)) for one in single}}
         return data, seed_tables([single], []), [SEED_NOTE]
     both = [compare_seeds(name, groups[0], groups[1]) for name in names]
-    data = {"sets": {one.name: asdict(one) for one in both}}
+    data = {"sets": {one.name: plain(asdict(one)) for one in both}}
     return data, seed_tables([[one.before for one in both], [one.after for one in both]], both), [SEED_NOTE]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dapo.evaluator import Evaluator
 
 
+MEASURED = ("weights", "dtype", "chat_template")  # what the settings say of a model once it is loaded
 OVERRIDES = {
     "data": "data", "data_dir": "data_dir", "k": "k", "temperature": "temperature", "top_p": "top_p",
     "max_tokens": "max_response_tokens", "seed": "seed",
@@ -110,7 +111,7 @@ def _target(model: str, words: tuple[str, ...], options: Mapping[str, Any]) -> t
 
 def _asked(directory: EvaluationDirectory, settings: Mapping[str, Any]) -> tuple[Config, dict[str, Any]]:
     try:
-        about = {key: value for key, value in settings["model"].items() if key != "weights"}
+        about = {key: value for key, value in settings["model"].items() if key not in MEASURED}
         return from_tree(settings["config"]), about
     except (KeyError, TypeError, AttributeError, ConfigError):
         raise UserError(f"{directory.path}: its settings.json is damaged; evaluate again into another folder") from None

@@ -24,23 +24,32 @@ if TYPE_CHECKING:
 def progress(run: str, plot: str | None, as_markdown: bool, as_json: bool) -> None:
     """Show how a run's evaluation figures went: does it widen what the model can solve, or only sharpen it?
 
-    avg@k (= pass@1) rising with pass@k still: the same problems are solved more often. pass@k rising too:
-    problems are solved that were not before. Reads the run's own evaluations (eval.every).
+    avg@k (= pass@1) rising while pass@k stands: the same problems are solved more often. pass@k rising with it
+    proves nothing new while it is far from its ceiling, since any gain lifts it; so the problems that had no right
+    sample before and have one now are counted too, and the other way round. Reads the run's own evaluations.
     """
     from dapo.evaluate.progress import curves, progress_notes, progress_tables
+    from dapo.evaluate.settings import changed_names
     from dapo.run.directory import RunDirectory
 
     directory = RunDirectory.open(run)
     steps = evaluated_steps(directory.path)
     if not steps:
         raise UserError(f"{directory.path}: no evaluations in it; set eval.data (and eval.every) when training")
-    found = curves({step: directory.read_json(f"eval/step_{step:06d}.json") for step in steps})
+    evaluations = {step: directory.read_json(f"eval/step_{step:06d}.json") for step in steps}
+    found = curves(evaluations)
+    if not found:
+        raise UserError(f"{directory.path}/eval: written by an older dapo; dapo eval {run}@STEP makes them anew")
     if plot:
         draw(found, Path(plot))
     if as_json:
         click.echo(json.dumps({name: curve.points for name, curve in found.items()}, ensure_ascii=False))
         return
-    notes = progress_notes(found)
+    notes = progress_notes(found) + [
+        f"WARNING: step {step} was evaluated with other settings ({'; '.join(list(changed.values())[:3])})"
+        for step in steps[:-1]
+        if (changed := changed_names(evaluations[step].get("settings", {}), evaluations[steps[-1]].get("settings", {})))
+    ]
     if len(steps) > 1:
         notes += first_and_last(str(directory.path), steps[0], steps[-1])
     tables = progress_tables(found)
@@ -54,9 +63,13 @@ def progress(run: str, plot: str | None, as_markdown: bool, as_json: bool) -> No
 def first_and_last(run: str, first: int, last: int) -> list[str]:
     """The paired reading of the first and the last evaluation, of each set where there is right and wrong."""
     from dapo.evaluate.compare_tables import reading, signed, signed_between
-    from dapo.evaluate.comparison import common_sets, compare_set
+    from dapo.evaluate.comparison import check_comparable, common_sets, compare_set
 
     before, after = measured(f"{run}@{first}"), measured(f"{run}@{last}")
+    try:
+        check_comparable([before, after], [])
+    except UserError as error:
+        return [error.message]
     lines = []
     for name in common_sets(before, after):
         if all(result.graded for one in (before, after) for result in one.results[name]):

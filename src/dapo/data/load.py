@@ -13,6 +13,7 @@ from dapo.data.prompts import (
     CheckAnswers,
     LoadedData,
     Problem,
+    problem_text,
     rating,
     read_problems,
     source_list,
@@ -109,7 +110,7 @@ def evaluation_problems(
         )
         counts.update({f"eval_{key}": value for key, value in own.items()})
         notes += set_notes(name, source.source, own["rows"], result[name], config)
-    check_validation(config, result)
+    check_validation(config, result, notes)
     return result
 
 
@@ -137,19 +138,36 @@ def check_judge(config: Config, source: str) -> None:
         )
 
 
-def check_validation(config: Config, sets: dict[str, list[Problem]]) -> None:
-    """Checkpoints are picked on a set that is not tested on. Raises DataError naming a problem in both."""
+def check_validation(config: Config, sets: dict[str, list[Problem]], notes: list[str]) -> None:
+    """Checkpoints are picked on a set that is not tested on; notes where that can't be.
+
+    Raises DataError naming a problem in both.
+    """
     picked = config.checkpoint.best_on
-    if not config.checkpoint.keep_best or picked is None:
+    if not config.checkpoint.keep_best:
         return
-    validation = {problem.id: problem for problem in sets[picked]}
+    if picked is None:
+        notes += [
+            f"checkpoint.keep_best picks by {name}, the only evaluation set: the figure of a picked checkpoint on it "
+            "is too high; add a test set to eval.data"
+            for name in sets
+        ]
+        return
+    if named.is_named(picked):
+        notes.append(f"checkpoint.best_on = {picked}: a public test set picks checkpoints; do not report on it")
+    validation = {plain_text(problem): problem for problem in sets[picked]}
     for name, problems in sets.items():
-        both = [problem for problem in problems if problem.id in validation]
+        both = [problem for problem in problems if plain_text(problem) in validation]
         if name != picked and both:
             raise DataError(
-                f"{both[0].row.where} is also {validation[both[0].id].row.where} ({len(both)} such problems): "
+                f"{both[0].row.where} is also {validation[plain_text(both[0])].row.where} ({len(both)} such problems): "
                 f"checkpoint.best_on = {picked} would pick checkpoints on the test set {name}; take them out of one"
             )
+
+
+def plain_text(problem: Problem) -> str:
+    """A problem's text whatever its case and blanks."""
+    return " ".join(problem_text(problem.row.problem).casefold().split())
 
 
 def tokenise_data(config: Config, checked: CheckedData, tokenizer: Any) -> LoadedData:

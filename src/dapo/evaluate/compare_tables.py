@@ -85,9 +85,11 @@ def comparison_notes(sets: Sequence[SetComparison]) -> list[str]:
     found = []
     for one in sets:
         p, (up, down) = one.paired, one.beyond_chance
+        found += [f"{one.name}: WARNING: intervals over the population may hold less often than 95%: {warning}"
+                  for warning in one.warnings]  # fmt: skip
         found.append(
             f"{one.name}: {p.up} problems up, {p.down} down, {p.same} the same; by their own samples alone {up} up and "
-            f"{down} down are beyond chance (Fisher, Holm over {p.problems}, 5%)"
+            f"{down} down are beyond chance (Fisher, Holm over {p.problems}, 5%{_too_few(one)})"
         )
         found.append(f"{one.name}: {reading(one)}")
         found.append(f"{one.name}: mean length {one.lengths[0]:.1f} -> {one.lengths[1]:.1f} tokens")
@@ -99,35 +101,31 @@ def comparison_notes(sets: Sequence[SetComparison]) -> list[str]:
             )
         if one.left_out:
             found.append(f"{one.name}: {one.left_out} problems stand in only one of the two and are left out")
-    found.append("p: two-sided sign-flip permutation test over problems")
+    found.append(
+        "p: two-sided sign-flip permutation test over problems; none where A and B have different numbers of samples"
+    )
     if len(sets) > 1:
         found.append(f"the p values and intervals of {len(sets)} sets are not corrected for there being {len(sets)}")
     return found
 
 
+def _too_few(one: SetComparison) -> str:
+    """Said where no problem could be, with so few samples."""
+    from scipy.stats import fisher_exact
+
+    n = one.pass_at[-1].k
+    least = float(fisher_exact([[0, n], [n, 0]]).pvalue)
+    return f"; {n} samples are too few for any to be" if least > 0.05 / one.paired.problems else ""
+
+
 def reading(one: SetComparison) -> str:
-    """Whether more problems became solvable, or the same ones more often: pass@1 against pass@k."""
+    """pass@1 against pass@k: what rose, and which problems are solved now that were not, or no longer are."""
     first, last = one.pass_at[0], one.pass_at[-1]
+    solved = f"{one.gained} problems without a right sample in A have one in B, {one.lost} the other way round"
+    said = {"rose": "rose", "fell": "fell", "open": "may not have changed"}
     if last.k == 1:
-        return "one sample each: pass@1 can't tell sharpening from widening"
-    at_1, at_k = _direction(first), _direction(last)
-    if at_1 == "rose" and at_k == "rose":
-        return f"pass@1 and pass@{last.k} rose: more problems are solved at all within {last.k} samples (wider)"
-    if at_1 == "rose" and at_k == "fell":
-        return f"pass@1 rose and pass@{last.k} fell: sharper and narrower"
-    if at_1 == "rose":
-        return f"pass@1 rose; whether pass@{last.k} did is open: sharper, not shown to be wider"
-    return f"pass@1 {_clause(at_1)}, pass@{last.k} {_clause(at_k)}"
-
-
-def _direction(f: AtKDifference) -> str:
-    if f.low > 0:
-        return "rose"
-    return "fell" if f.high < 0 else "open"
-
-
-def _clause(direction: str) -> str:
-    return {"rose": "rose", "fell": "fell", "open": "may not have changed"}[direction]
+        return f"pass@1 {said[first.direction]}; one sample each can't tell sharper from wider"
+    return f"pass@1 {said[first.direction]}, pass@{last.k} {said[last.direction]}; {solved}"
 
 
 def seed_tables(groups: Sequence[Sequence[SeedFigures]], differences: Sequence[SeedComparison]) -> list[Table]:
@@ -163,5 +161,7 @@ def signed_between(low: float, high: float) -> str:
 
 
 def probability(p: float) -> str:
-    """A p value."""
+    """A p value; - for none."""
+    if math.isnan(p):
+        return "-"
     return "<0.0001" if p < 0.0001 else f"{p:.4f}"

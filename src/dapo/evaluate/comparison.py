@@ -9,7 +9,8 @@ from typing import Any
 
 from dapo.errors import UserError
 from dapo.evaluate.estimators import maj_at_k, pass_at_k, powers_of_two
-from dapo.evaluate.intervals import NONE, t_interval
+from dapo.evaluate.figures import sparse
+from dapo.evaluate.intervals import NONE, envelope
 from dapo.evaluate.paired import RANGE, Paired, paired, seeds, welch
 from dapo.evaluate.phrases import PhraseShare, phrase_shares
 from dapo.evaluate.results import RIGHT, Result, plain
@@ -30,7 +31,10 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtKDifference:
-    """pass@k or maj@k before and after, over the same problems; t interval of the paired difference."""
+    """pass@k or maj@k before and after, over the same problems; t interval of the paired difference.
+
+    NaN bounds where all problems differ alike; `direction` then goes by the sign test over them.
+    """
 
     k: int
     before: float
@@ -38,6 +42,15 @@ class AtKDifference:
     difference: float
     low: float
     high: float
+    problems: int
+
+    @property
+    def direction(self) -> str:
+        """rose, fell, or open where 0 may be the truth (95%)."""
+        alike = math.isnan(self.low) and 2.0 ** (1 - self.problems) < 0.05
+        if self.low > 0 or (alike and self.difference > 0):
+            return "rose"
+        return "fell" if self.high < 0 or (alike and self.difference < 0) else "open"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +74,8 @@ class SetComparison:
     """One set: accuracies, the paired difference, pass@k and maj@k, problems that moved, phrases.
 
     left_out: problems that stand in only one of the two. beyond_chance: movers up and down whose own counts
-    differ at 5% after Holm's correction over all problems of the set.
+    differ at 5% after Holm's correction over all problems of the set. gained, lost: problems without a right
+    sample before that have one after, and the other way round. warnings: see `figures.sparse`.
     """
 
     name: str
@@ -72,13 +86,19 @@ class SetComparison:
     maj_at: tuple[AtKDifference, ...]
     movers: tuple[Mover, ...]
     beyond_chance: tuple[int, int]
+    gained: int
+    lost: int
+    warnings: tuple[str, ...]
     phrases: tuple[dict[str, PhraseShare], dict[str, PhraseShare]]
     lengths: tuple[float, float]
     left_out: int
 
     def summary(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        found = {name: getattr(self, name) for name in ("name", "before", "after", "beyond_chance", "left_out")}
+        found = {
+            name: getattr(self, name)
+            for name in ("name", "before", "after", "beyond_chance", "gained", "lost", "warnings", "left_out")
+        }
         found |= {"paired": asdict(self.paired), "length_mean_tokens": self.lengths}
         found |= {name: [asdict(f) for f in getattr(self, name)] for name in ("pass_at", "maj_at")}
         found["movers"] = [asdict(mover) | {"change": mover.change} for mover in self.movers]
@@ -109,27 +129,43 @@ class SeedComparison:
     high: float
 
 
-def check_comparable(measured: Sequence[Measured], allowed: Collection[str]) -> list[str]:
+def check_comparable(measured: Sequence[Measured], allowed: Collection[str], *, seeds: bool = False) -> list[str]:
     """Notes on what differs and was allowed.
 
+    Args:
+        measured: to be compared.
+        allowed: names of what may differ.
+        seeds: whether they are groups over training seeds, which need the very same problems.
+
     Raises:
-        UserError: sampling settings, wording or graders differ, or the problems do, and were not allowed by name.
+        UserError: sampling settings, wording or graders differ, or the problems do, and were not allowed by
+            name; or one evaluation stands twice in a group over seeds.
     """
+    if seeds and len({one.label for one in measured}) < len(measured):
+        raise UserError("an evaluation is named twice; over training seeds each has to be another run")
     first, notes = measured[0], []
     for other in measured[1:]:
         found = changed_names(first.settings, other.settings)
         for name in common_sets(first, other):
-            digests = [one.settings.get("sets", {}).get(name, {}).get("digest") for one in (first, other)]
-            if digests[0] != digests[1] or digests[0] is None:
+            if not same_problems(name, first, other):
                 found.setdefault(DATA, f"data: the problems of {name} are not the same")
-        refused = [name for name in found if name not in allowed]
+        refused = [name for name in found if name not in allowed or (seeds and name == DATA)]
         if refused:
-            raise UserError(
-                f"{first.label} and {other.label} can't be compared: {'; '.join(found[name] for name in refused)}; "
-                f"evaluate both alike, or allow it by name: {' '.join(f'--allow {name}' for name in refused)}"
-            )
+            mend = f"evaluate both alike, or allow it by name: {' '.join(f'--allow {name}' for name in refused)}"
+            if seeds and DATA in refused:
+                mend = "over training seeds the problems have to be the same"
+            what = "; ".join(found[name] for name in refused)
+            raise UserError(f"{first.label} and {other.label} can't be compared: {what}; {mend}")
         notes += [f"allowed: {line}" for line in found.values()]
     return list(dict.fromkeys(notes))
+
+
+def same_problems(name: str, first: Measured, other: Measured) -> bool:
+    """Whether a set holds the same problems in both: the same rows, asked alike where the wording is the same."""
+    a, b = (one.settings.get("sets", {}).get(name, {}) for one in (first, other))
+    worded_alike = first.settings.get("prompt") == other.settings.get("prompt")
+    fields = ("digest", "asked") if worded_alike else ("digest",)
+    return all(a.get(field) is not None and a.get(field) == b.get(field) for field in fields)
 
 
 def common_sets(first: Measured, other: Measured) -> list[str]:
@@ -150,9 +186,9 @@ def compare_set(name: str, before: Measured, after: Measured, *, seed: int = 0) 
         UserError: no problem in common, or rewards that say nothing of right and wrong.
     """
     pairs, left_out = pair_up(name, before, after)
-    if not all(result.graded for pair in pairs for result in pair):
-        raise UserError(f"{name}: its rewards say nothing of right and wrong; there is no accuracy to compare")
+    check_graded(name, [result for pair in pairs for result in pair])
     counts = [[(pair[side].samples, pair[side].right) for pair in pairs] for side in (0, 1)]
+    sparseness = [sparse([pair[side].mean for pair in pairs]) for side in (0, 1)]
     movers = sorted(_movers(pairs), key=lambda mover: (-abs(mover.change), mover.id))
     return SetComparison(
         name=name,
@@ -163,10 +199,19 @@ def compare_set(name: str, before: Measured, after: Measured, *, seed: int = 0) 
         maj_at=_maj_at(pairs),
         movers=tuple(movers),
         beyond_chance=_beyond_chance(movers, len(pairs)),
+        gained=sum(not first.right and second.right > 0 for first, second in pairs),
+        lost=sum(first.right > 0 and not second.right for first, second in pairs),
+        warnings=tuple(f"{side}: {reason}" for side, reason in zip("AB", sparseness, strict=True) if reason),
         phrases=(_phrases([pair[0] for pair in pairs]), _phrases([pair[1] for pair in pairs])),
         lengths=(_length([pair[0] for pair in pairs]), _length([pair[1] for pair in pairs])),
         left_out=left_out,
     )
+
+
+def check_graded(name: str, results: Sequence[Result]) -> None:
+    """Raises UserError where rewards say nothing of right and wrong."""
+    if not all(result.graded for result in results):
+        raise UserError(f"{name}: its rewards say nothing of right and wrong; there is no accuracy to compare")
 
 
 def pair_up(name: str, before: Measured, after: Measured) -> tuple[Pairs, int]:
@@ -176,18 +221,22 @@ def pair_up(name: str, before: Measured, after: Measured) -> tuple[Pairs, int]:
     what the model was asked.
     """
     first, second = before.results[name], after.results[name]
-    digests = [one.settings.get("sets", {}).get(name, {}).get("digest") for one in (before, after)]
-    if digests[0] == digests[1] and len(first) == len(second):
-        return list(zip(first, second, strict=True)), 0
-    by_id = {result.id: result for result in second}
-    pairs = [(result, by_id[result.id]) for result in first if result.id in by_id]
+    if same_problems(name, before, after):
+        by_place = {result.draw: result for result in second}
+        pairs = [(result, by_place[result.draw]) for result in first if result.draw in by_place]
+    else:
+        by_id = {result.id: result for result in reversed(second)}
+        once = {result.id: result for result in reversed(first)}
+        pairs = [(result, by_id[result.id]) for result in first if once[result.id] is result and result.id in by_id]
     if not pairs:
         raise UserError(f"{name}: {before.label} and {after.label} have no problem in common, as the models were asked")
     return pairs, len(first) + len(second) - 2 * len(pairs)
 
 
 def over_seeds(name: str, group: Sequence[Measured]) -> SeedFigures:
-    """avg@k of a group of evaluations on one set."""
+    """avg@k of a group of evaluations on one set. Raises UserError where rewards say nothing of right and wrong."""
+    for one in group:
+        check_graded(name, one.results[name])
     values = tuple(_mean([result.mean for result in one.results[name]]) for one in group)
     mean, low, high = seeds(values)
     return SeedFigures(name=name, values=values, mean=mean, low=low, high=high)
@@ -220,9 +269,11 @@ def _maj_at(pairs: Pairs) -> tuple[AtKDifference, ...]:
 
 def _difference(k: int, values: Sequence[Sequence[float]]) -> AtKDifference:
     differences = [after - before for before, after in zip(*values, strict=True)]
-    low, high = t_interval(differences, RANGE) if len(set(differences)) > 1 else NONE
+    low, high = envelope(differences, NONE, RANGE)
     before, after = map(_mean, values)
-    return AtKDifference(k=k, before=before, after=after, difference=_mean(differences), low=low, high=high)
+    return AtKDifference(
+        k=k, before=before, after=after, difference=_mean(differences), low=low, high=high, problems=len(differences)
+    )
 
 
 def _movers(pairs: Pairs) -> list[Mover]:

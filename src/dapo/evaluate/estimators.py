@@ -73,19 +73,27 @@ def maj_at_k(votes: Sequence[int | None], right: int | None, k: int) -> tuple[fl
         raise ValueError(f"maj@k needs 1 <= k <= n, got n = {n}, k = {k}")
     sizes = Counter(vote for vote in votes if vote is not None)
     silent = n - sum(sizes.values())
-    leader = max(sizes.values(), default=0)
-    own = _tosses(sizes.pop(right, 0) if right is not None else 0, k, n)
-    others = [(_tosses(size, k, n), times) for size, times in sorted(Counter(sizes.values()).items())]
+    own = sizes.pop(right, 0) if right is not None else 0
+    return _maj(own, tuple(sorted(sizes.values())), silent, k)
+
+
+@lru_cache(maxsize=65536)
+def _maj(own: int, others: tuple[int, ...], silent: int, k: int) -> tuple[float, float]:
+    """maj_at_k by the sizes of the right class, of the others, and of the silent."""
+    n = own + sum(others) + silent
+    heads = _tosses(own, k, n)
     won = tied = 0.0
-    for top in range(1, min(k, leader) + 1):
-        ways = _ways(others, _tosses(silent, k, n), top, k)
-        if top < len(own):
-            won += float(own[top] * (ways[k - top] / (1.0 + np.arange(ways.shape[1]))).sum())
-            tied += float(own[top] * ways[k - top, 1:].sum())
-        below = min(top, len(own))
-        tied += float(own[:below] @ ways[k - np.arange(below), 2:].sum(axis=1))
+    for top in range(1, min(k, max((own, *others))) + 1):
+        free = silent + sum(size for size in others if size < top)  # can't reach the top: of no further interest
+        rivals = [_tosses(size, k, n) for size in others if size >= top]
+        ways = _ways(rivals, _tosses(free, k, n), top, k)
+        if top < len(heads):
+            won += float(heads[top] * (ways[k - top] / (1.0 + np.arange(ways.shape[1]))).sum())
+            tied += float(heads[top] * ways[k - top, 1:].sum())
+        below = min(top, len(heads))
+        tied += float(heads[:below] @ ways[k - np.arange(below), 2:].sum(axis=1))
     whole = float(_tosses(n, k, n)[k])
-    return min(won / whole, 1.0), min(tied / whole, 1.0)
+    return round(min(won / whole, 1.0), 12), round(min(tied / whole, 1.0), 12)
 
 
 @lru_cache(maxsize=4096)
@@ -97,19 +105,18 @@ def _tosses(m: int, k: int, n: int) -> Floats:
     return chances
 
 
-def _ways(others: Sequence[tuple[Floats, int]], silent: Floats, top: int, k: int) -> Floats:
-    """[x, y]: chance of x heads in all, none of the other classes over `top`, y of them at it.
+def _ways(rivals: Sequence[Floats], free: Floats, top: int, k: int) -> Floats:
+    """[x, y]: chance of x heads in all, none of the rivals over `top`, y of them at it.
 
-    others: the chances of a class, and how many classes have that size.
+    rivals: chances of the classes that can reach the top. free: of all samples that can't.
     """
     table = np.zeros((k + 1, k // top + 1))
-    table[: len(silent), 0] = silent
-    for chances, times in others:
-        for _ in range(times):
-            grown = np.zeros_like(table)
-            for taken, chance in enumerate(chances[:top]):
-                grown[taken:] += chance * table[: k + 1 - taken]
-            if len(chances) > top:
-                grown[top:, 1:] += chances[top] * table[: k + 1 - top, :-1]
-            table = grown
+    table[: len(free), 0] = free
+    for chances in rivals:
+        grown = np.zeros_like(table)
+        for taken, chance in enumerate(chances[:top]):
+            grown[taken:] += chance * table[: k + 1 - taken]
+        if len(chances) > top:
+            grown[top:, 1:] += chances[top] * table[: k + 1 - top, :-1]
+        table = grown
     return table

@@ -11,6 +11,7 @@ import numpy as np
 
 from dapo.evaluate.estimators import maj_at_k, pass_at_k, powers_of_two
 from dapo.evaluate.intervals import (
+    FEW,
     NONE,
     Interval,
     bootstrap_interval,
@@ -20,7 +21,7 @@ from dapo.evaluate.intervals import (
     t_interval,
 )
 from dapo.evaluate.phrases import PhraseShare, phrase_shares
-from dapo.evaluate.results import Result, has_verdict, is_truncated, plain
+from dapo.evaluate.results import RIGHT, Result, has_verdict, is_truncated, plain
 from dapo.types import Verdict
 
 SPARSE = 5.0  # problems' worth of right, or of wrong, samples under which intervals over problems hold too rarely
@@ -56,7 +57,7 @@ class SetFigures:
     set_interval: for this set alone. bootstrap: over the population, studentised.
         NaN where all problem means are equal.
     All are 95%, NaN where rewards say nothing of right and wrong (graded floats); reward_mean is there always.
-    warning: why the intervals over the population hold less often than they say; "" where they don't.
+    warnings: why intervals over the population may hold less often than they say.
     detectable_set, detectable: see `intervals.detectable`.
     Fractions are over samples. length_*: tokens. by_source: avg@k of each source's problems.
     """
@@ -68,7 +69,7 @@ class SetFigures:
     interval: Interval
     set_interval: Interval
     bootstrap: Interval
-    warning: str
+    warnings: tuple[str, ...]
     detectable_set: float
     detectable: float
     pass_at: tuple[AtK, ...]
@@ -107,7 +108,7 @@ class SetFigures:
         names = (
             "problems", "k", "accuracy", "reward_mean", "parsed_fraction", "truncated_fraction", "timeout_fraction",
             "error_fraction", "length_mean_tokens", "length_right_tokens", "length_wrong_tokens",
-            "length_quantiles_tokens", "by_source", "warning",
+            "length_quantiles_tokens", "by_source", "warnings",
         )  # fmt: skip
         found = {name: getattr(self, name) for name in names}
         found |= {
@@ -142,6 +143,8 @@ def set_figures(name: str, results: Sequence[Result], k: int, spent: Spent) -> S
     graded = bool(results) and all(result.graded for result in results)
     counts = [(result.samples, result.right) for result in results] if graded else []
     this_set, population = detectable(counts)
+    alone = set_interval(counts)
+    pass_at, maj_at = (_pass_at(results, k), _maj_at(results, k)) if graded else ([], [])
     right, wrong = ([row["tokens"] for row in rows if row["correct"] is side] for side in (True, False))
     sources = sorted({result.source for result in results})
     return SetFigures(
@@ -149,14 +152,14 @@ def set_figures(name: str, results: Sequence[Result], k: int, spent: Spent) -> S
         problems=len(results),
         k=k,
         accuracy=_mean(means),
-        interval=population_interval(means) if graded else NONE,
-        set_interval=set_interval(counts),
-        bootstrap=bootstrap_interval(means) if graded and len(set(means)) > 1 else NONE,
-        warning=sparse(means) if graded else "",
+        interval=population_interval(means, alone) if graded else NONE,
+        set_interval=alone,
+        bootstrap=bootstrap_interval(means) if graded and len(set(counts)) > 1 else NONE,
+        warnings=_warnings(means, pass_at, maj_at) if graded else (),
         detectable_set=this_set,
         detectable=population,
-        pass_at=_pass_at(results, k) if graded else (),
-        maj_at=_maj_at(results, k) if graded else (),
+        pass_at=tuple(figure for figure, _ in pass_at),
+        maj_at=tuple(figure for figure, _ in maj_at),
         reward_mean=_mean([row["reward"] for row in rows]),
         reward_interval=t_interval(rewards, bounds=None),
         parsed_fraction=_mean([not has_verdict(row, Verdict.UNPARSED) for row in rows]),
@@ -175,44 +178,57 @@ def set_figures(name: str, results: Sequence[Result], k: int, spent: Spent) -> S
 
 
 def sparse(means: Sequence[float]) -> str:
-    """A warning where intervals over the population hold the truth less often than 95%, else "".
+    """Why a t interval over the population may hold less often than 95%, else "".
 
-    A handful of problems then carries the whole figure, and the t interval knows too little of the others:
-    for difficulties Beta(0.1, 1.9) and 30 problems, of which 1.5 problems' worth are right on average, it held
-    86% of the time in simulation (benchmarks/coverage.py).
+    Few problems say little of a population. And where fewer than five problems' worth of samples are right (or
+    wrong), a handful of problems carries the whole figure: for difficulties Beta(0.1, 1.9) and 30 problems, of
+    which 1.5 problems' worth are right on average, it held 86% of the time in simulation
+    (benchmarks/coverage.py), and less where this is so by bad luck.
     """
     if not means:
         return ""
+    if len(means) < FEW:
+        return f"only {len(means)} problems; use more"
     right, wrong = math.fsum(means), math.fsum(1 - mean for mean in means)
     if min(right, wrong) >= SPARSE:
         return ""
     side = "right" if right < wrong else "wrong"
     return (
-        f"only {min(right, wrong):.1f} problems' worth of samples are {side} (under {SPARSE:g}): intervals over the "
-        "population hold less often than 95%; use more problems, or easier or harder ones"
+        f"only {min(right, wrong):.1f} problems' worth of samples are {side} (under {SPARSE:g}); "
+        "use more problems, or easier or harder ones"
     )
 
 
-def _pass_at(results: Sequence[Result], k: int) -> tuple[AtK, ...]:
-    return tuple(
+def _warnings(means: Sequence[float], *at: Sequence[tuple[AtK, Sequence[float]]]) -> tuple[str, ...]:
+    """Of avg@k, and where that is fine of pass@k and maj@k."""
+    said = "intervals over the population may hold less often than 95%"
+    if reason := sparse(means):
+        return (f"{said}: {reason}",)
+    names = [f"{name}@{f.k}" for name, own in zip(("pass", "maj"), at, strict=True) for f, v in own if sparse(v)]
+    return (f"{', '.join(names)}: {said}: under {SPARSE:g} problems' worth on one side",) if names else ()
+
+
+def _pass_at(results: Sequence[Result], k: int) -> list[tuple[AtK, Sequence[float]]]:
+    """Each figure with its value for each problem."""
+    return [
         _at_k(size, [pass_at_k(result.samples, result.right, size) for result in results]) for size in powers_of_two(k)
-    )
+    ]
 
 
-def _maj_at(results: Sequence[Result], k: int) -> tuple[AtK, ...]:
+def _maj_at(results: Sequence[Result], k: int) -> list[tuple[AtK, Sequence[float]]]:
     votes = [result.votes for result in results]
     if any(own is None for own in votes):
-        return ()
+        return []
     found = []
     for size in powers_of_two(k):
-        pairs = [maj_at_k(own or (), 0, size) for own in votes]
+        pairs = [maj_at_k(own or (), RIGHT, size) for own in votes]
         found.append(_at_k(size, [value for value, _ in pairs], tied=_mean([tied for _, tied in pairs])))
-    return tuple(found)
+    return found
 
 
-def _at_k(k: int, values: Sequence[float], tied: float | None = None) -> AtK:
+def _at_k(k: int, values: Sequence[float], tied: float | None = None) -> tuple[AtK, Sequence[float]]:
     low, high = population_interval(values)
-    return AtK(k=k, value=_mean(values), low=low, high=high, tied=tied)
+    return AtK(k=k, value=_mean(values), low=low, high=high, tied=tied), values
 
 
 def _problem(result: Result) -> dict[str, Any]:

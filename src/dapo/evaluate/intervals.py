@@ -23,6 +23,8 @@ NONE: Interval = (float("nan"), float("nan"))
 LEVEL = 0.95
 POWER = 0.8
 RESAMPLES = 9999
+FEW = 10  # problems with both right and wrong samples
+SAME = 1e-12  # differences under this are rounding
 PIECE = 1 << 22  # numbers of a bootstrap in memory at one time
 
 
@@ -40,33 +42,48 @@ def t_interval(values: Sequence[float], bounds: Interval | None = UNIT) -> Inter
     return _cut((mean - half, mean + half), bounds)
 
 
-def population_interval(values: Sequence[float]) -> Interval:
-    """t_interval of values in [0, 1], or a bound that needs no spread where all are 0, or all are 1.
+def population_interval(values: Sequence[float], within: Interval = NONE) -> Interval:
+    """t_interval of values in [0, 1], never narrower than `within`, the interval for the set alone.
 
-    If the mean of the population is m, a value is 0 with chance 1 - m at most, so n zeros in a row have
-    chance (1 - m)^n at most, and m over 1 - 0.025^(1/n) is refuted at 2.5%. A t interval would be of no width.
+    Equal values leave a t interval without width. Where all are 0, or all 1, there is a bound that needs no
+    spread: if the mean of the population is m, a value is 0 with chance 1 - m at most, so n zeros in a row have
+    chance (1 - m)^n at most, and m over 1 - 0.025^(1/n) is refuted at 2.5%. Other equal values give `within`.
     """
     n = len(values)
     if n and (set(values) == {0.0} or set(values) == {1.0}):
-        return _one_sided(values[0], n)
-    return t_interval(values)
+        bound = _in_a_row(n)
+        return (0.0, bound) if values[0] == 0 else (1.0 - bound, 1.0)
+    return envelope(values, within, UNIT)
+
+
+def envelope(values: Sequence[float], within: Interval, bounds: Interval) -> Interval:
+    """The t interval of values and `within` together; `within` alone where values have no spread."""
+    if len(values) < 2:
+        return NONE
+    if max(values) - min(values) < SAME:
+        return within
+    low, high = t_interval(values, bounds)
+    return (low, high) if math.isnan(within[0]) else (min(low, within[0]), max(high, within[1]))
 
 
 def set_interval(counts: Counts, bounds: Interval | None = UNIT) -> Interval:
     """For this set alone: mean p +- z(0.975) sqrt(sum_i p_i (1 - p_i) / (n_i - 1)) / m.
 
     p(1-p)/(n-1) is the unbiased estimate of the variance of a problem's mean of n samples. NaN where a
-    problem has one sample, and for no problems. Where every sample is wrong (or right), the bound that N such
-    samples in a row put on the mean: 1 - 0.025^(1/N).
+    problem has one sample, and for no problems. A problem whose samples are all alike adds nothing to it,
+    though its p is not known to be 0 or 1. Where fewer than ten problems hold both right and wrong samples that
+    matters, and each side is widened by what N samples alike leave open: 1 - 0.025^(1/N) times the share of
+    such problems, added in squares.
     """
     variance = sampling_variance(counts)
     if math.isnan(variance):
         return NONE
-    means = [c / n for n, c in counts]
-    if bounds == UNIT and (set(means) == {0.0} or set(means) == {1.0}):
-        return _one_sided(means[0], sum(n for n, _ in counts))
-    mean, half = _mean(means), normal_quantile(LEVEL) * math.sqrt(variance)
-    return _cut((mean - half, mean + half), bounds)
+    mean, half = _mean([c / n for n, c in counts]), normal_quantile(LEVEL) * math.sqrt(variance)
+    down = up = half
+    if sum(0 < c < n for n, c in counts) < FEW:
+        down = math.hypot(half, _left_open([n for n, c in counts if c == n], len(counts)))
+        up = math.hypot(half, _left_open([n for n, c in counts if c == 0], len(counts)))
+    return _cut((mean - down, mean + up), bounds)
 
 
 def sampling_variance(counts: Counts) -> float:
@@ -121,8 +138,9 @@ def detectable(counts: Counts) -> tuple[float, float]:
 
     Between two models of about this one's accuracy, both measured like this. This set: z's times
     sqrt(2 * sampling variance). Population, two models compared as if on different problems: t's (2m - 2
-    degrees of freedom) times s sqrt(2 / m), s over problem means. A paired comparison lies between: the more
-    alike the models' hard problems, the nearer to the first. NaN where there is no spread to judge by.
+    degrees of freedom) times s sqrt(2 / m), s over problem means. A paired comparison of models that find the
+    same problems hard lies between. NaN where there is no spread to judge by, or the number would be over 1;
+    where few problems have right (or wrong) samples the number is too small.
     """
     from scipy.stats import t
 
@@ -130,10 +148,16 @@ def detectable(counts: Counts) -> tuple[float, float]:
     variance = sampling_variance(counts) or math.nan  # no spread in the samples says nothing of their noise
     this_set = (normal_quantile(LEVEL) + normal_quantile(2 * POWER - 1)) * math.sqrt(2 * variance)
     if m < 2:
-        return this_set, float("nan")
+        return _possible(this_set), math.nan
     freedom = 2 * m - 2
     factor = t_quantile(freedom) + float(t.ppf(POWER, freedom))
-    return this_set, factor * (_deviation([c / n for n, c in counts]) or math.nan) * math.sqrt(2 / m)
+    population = factor * (_deviation([c / n for n, c in counts]) or math.nan) * math.sqrt(2 / m)
+    return _possible(this_set), _possible(population)
+
+
+def _possible(difference: float) -> float:
+    """NaN for more than accuracies can differ by."""
+    return difference if difference <= 1 else math.nan
 
 
 def t_quantile(freedom: float) -> float:
@@ -175,10 +199,17 @@ def _deviation(values: Sequence[float]) -> float:
     return math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
 
 
-def _one_sided(value: float, times: int) -> Interval:
-    """What so many zeros, or ones, in a row say of a mean."""
-    bound = float(((1 - LEVEL) / 2) ** (1 / times))
-    return (0.0, 1.0 - bound) if value == 0 else (bound, 1.0)
+def _in_a_row(times: int) -> float:
+    """How large a mean may be, at 97.5%, after so many zeros in a row."""
+    return 1.0 - float(((1 - LEVEL) / 2) ** (1 / times))
+
+
+def _left_open(samples: Sequence[int], problems: int) -> float:
+    """What problems with so many samples, all alike, may still add to the mean over all problems.
+
+    By their smallest number of samples: the product of chances is largest for equal ones.
+    """
+    return len(samples) / problems * _in_a_row(len(samples) * min(samples)) if samples else 0.0
 
 
 def _cut(interval: Interval, bounds: Interval | None) -> Interval:

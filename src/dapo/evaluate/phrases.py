@@ -12,34 +12,35 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-# What is looked for, whatever the case, at word boundaries where the script has them.
-PHRASES = {
+# What is looked for, whatever the case; English at the beginning of a word, Chinese anywhere.
+_LET = r"let(?:'s|’s| me| us) "
+ENGLISH = {
     "reflection": (
         r"wait\b",
         r"hold on\b",
-        r"let(?:'s|’s| me| us) (?:double[- ]?)?(?:check|verify|re-?check|re-?examine|re-?think|reconsider)",
+        _LET + r"(?:double[- ]?)?(?:check|verify|re-?check|re-?examine|re-?think|reconsider)",
         r"double[- ]check",
         r"re-?(?:check|examine|think|evaluate|consider)(?:ing)?\b",
         r"is (?:this|that) (?:right|correct)\?",
         r"sanity check",
-        r"检查|验证一下|再想想|重新(?:考虑|思考|审视|检查)|等等|等一下",
     ),
     "backtracking": (
         r"(?:i|we) (?:made|have made) (?:a|an) (?:mistake|error)",
-        r"(?:this|that) (?:is|was|seems|must be|can't be|cannot be) (?:wrong|incorrect|not right|not correct)",
-        r"(?:this|that)(?:'s|’s) (?:wrong|incorrect|not right|not correct)",
-        r"(?:let(?:'s|’s| me| us) )?(?:try|start) (?:again|over|anew)",
-        r"(?:let(?:'s|’s| me| us) )?try (?:another|a different) (?:way|approach|method)",
+        r"(?:this|that)(?: is| was| seems| must be| can't be|'s|’s) (?:wrong|incorrect|not right|not correct)",
+        r"(?:try|start) (?:again|over|anew)\b",
+        r"try (?:another|a different) (?:way|approach|method)",
         r"(?:another|a different|alternative) (?:approach|method)\b",
         r"alternatively\b",
-        r"go(?:ing)? back\b",
-        r"(?:不对|错了|有误)|换(?:一)?(?:种|个)(?:方法|思路|角度)|重新(?:开始|来)|回到",
+        _LET + r"go back\b",
     ),
 }
-_WORD = r"(?<![A-Za-z])"
+CHINESE = {
+    "reflection": r"检查|验证一下|再想想|重新(?:考虑|思考|审视|检查)|等一下",
+    "backtracking": r"不对|错了|有误|换(?:一)?(?:种|个)(?:方法|思路|角度)|重新(?:开始|来)",
+}
 PATTERNS = {
-    kind: re.compile("|".join(p if not p.isascii() else _WORD + f"(?:{p})" for p in phrases), re.IGNORECASE)
-    for kind, phrases in PHRASES.items()
+    kind: re.compile(rf"(?<![A-Za-z])(?:{'|'.join(phrases)})|{CHINESE[kind]}", re.IGNORECASE)
+    for kind, phrases in ENGLISH.items()
 }
 
 
@@ -73,4 +74,4 @@ def phrase_shares(responses: Iterable[tuple[Collection[str], bool]]) -> dict[str
         hits = sum(kind in kinds for kinds, right in found if right is side)
         return hits / totals[side] if totals[side] else math.nan
 
-    return {kind: PhraseShare(right=share(kind, True), wrong=share(kind, False)) for kind in PHRASES}
+    return {kind: PhraseShare(right=share(kind, True), wrong=share(kind, False)) for kind in PATTERNS}

@@ -60,18 +60,20 @@ def _figures(name: str, curve: Curve) -> Table:
     heads = ["step"]
     for label in lines:
         heads += [label, "95%"]
-    kinds = list(next(iter(curve.points.values()))["phrases"])
+    kinds = list(dict.fromkeys(kind for point in curve.points.values() for kind in point["phrases"]))
     heads += ["parsed", "truncated", "mean tokens", *(f"{kind}: right / wrong" for kind in kinds)]
     rows = []
     for step, point in curve.points.items():
         row = [str(step)]
         for steps, values, lows, highs in lines.values():
-            place = steps.index(step)
-            row += [percent(values[place]), between((lows[place], highs[place]))]
-        phrases = (point["phrases"][kind] for kind in kinds)
-        shares = (f"{percent(_number(p['right']))} / {percent(_number(p['wrong']))}" for p in phrases)
-        rows.append([*row, *_shape(point), *shares])
+            place = steps.index(step) if step in steps else None
+            row += ["-", "-"] if place is None else [percent(values[place]), between((lows[place], highs[place]))]
+        rows.append([*row, *_shape(point), *(_phrase(point["phrases"].get(kind)) for kind in kinds)])
     return Table(f"{name}: over training", heads, rows)
+
+
+def _phrase(share: Mapping[str, Any] | None) -> str:
+    return "-" if share is None else f"{percent(_number(share['right']))} / {percent(_number(share['wrong']))}"
 
 
 def _shape(point: Mapping[str, Any]) -> Sequence[str]:

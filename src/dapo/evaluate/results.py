@@ -36,6 +36,11 @@ class Result:
         return str(self.rows[0]["prompt_id"])
 
     @property
+    def draw(self) -> int:
+        """Its place in the set."""
+        return int(self.rows[0]["draw"])
+
+    @property
     def question(self) -> str:
         """The problem before any wording, where it is known."""
         return str(self.rows[0].get("problem") or self.rows[0]["question"])

@@ -8,7 +8,7 @@ from typing import Any
 
 # Sections of the settings that have to agree before figures are compared, and before samples are added to others.
 COMPARED = ("sampling", "prompt", "grader")
-IDENTITY = ("model", *COMPARED, "sets")
+IDENTITY = ("model", *COMPARED, "reward", "sets")
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], sections: tuple[str, ...] = IDENTITY) -> list[str]:
@@ -27,7 +27,7 @@ def changed_names(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str
     """
     found: dict[str, str] = {}
     for line in differences(before, now, COMPARED):
-        name = line.partition(":")[0].split(".")[1]
+        name = line.partition(":")[0].split(".")[-1 if "." not in line.partition(":")[0] else 1]
         if name != "seed":
             found.setdefault(name, line)
     return found

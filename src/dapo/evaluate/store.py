@@ -93,7 +93,7 @@ class EvaluationDirectory:
         """
         settings = json.loads(json.dumps(settings))
         if not (self.path / SETTINGS).is_file():
-            self._write(SETTINGS, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
+            self._write(SETTINGS, json.dumps(settings, indent=2) + "\n")
             return 0
         found = differences(self.settings(), settings)
         if found:
@@ -147,8 +147,8 @@ class EvaluationDirectory:
 
     def finish(self, evaluation: Evaluation, markdown: str) -> None:
         """Writes the figures."""
-        self._write(FIGURES, json.dumps(evaluation.summary(), indent=2, ensure_ascii=False) + "\n")
-        self._write(TABLE, markdown)
+        self._write(FIGURES, json.dumps(evaluation.summary(), indent=2) + "\n")
+        self._write(TABLE, markdown.encode("utf-8", "backslashreplace").decode())
 
     def figures(self) -> dict[str, Any]:
         """The figures of a finished evaluation. Raises UserError."""

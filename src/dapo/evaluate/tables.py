@@ -123,8 +123,9 @@ def set_notes(figures: SetFigures) -> list[str]:
             f"smallest difference between two models that {figures.problems} problems x {figures.k} samples would "
             f"find (5%, power 80%): {', '.join(detectable)}"
         )
-    if figures.warning:
-        found.append(f"WARNING: {figures.warning}")
+    found += [f"WARNING: {warning}" for warning in figures.warnings]
+    if figures.error_fraction:
+        found.append(f"WARNING: {percent(figures.error_fraction)} of samples could not be graded; they count as wrong")
     if figures.spent.engine_failures:
         found.append(f"{figures.spent.engine_failures} failures of the engine; its draws were run again")
     for kind, share in figures.phrases.items():
@@ -163,7 +164,7 @@ def markdown(evaluation: Evaluation, title: str) -> str:
 
 def percent(value: float) -> str:
     """A share as a percentage; - for NaN."""
-    return "-" if math.isnan(value) else f"{value:.1%}"
+    return "-" if math.isnan(value) else f"{round(value, 12):.1%}"  # 0.4375 is 43.8% however it was summed
 
 
 def points(value: float) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from dapo.types import Equal
+
+MOST_COMPARED = 64  # spellings; their pairs grow with the square
 
 
 def classes(answers: Sequence[str | None], equal: Equal) -> list[int | None]:
@@ -15,13 +18,16 @@ def classes(answers: Sequence[str | None], equal: Equal) -> list[int | None]:
         equal: asked about pairs (a, b) of distinct spellings: does b answer a?
 
     Two answers are in one class when either answers the other, closed transitively, so the order of the
-    answers only changes the numbers. 1/2, 0.5 and \\frac{1}{2} are one vote.
+    answers only changes the numbers. 1/2, 0.5 and \\frac{1}{2} are one vote. Of more than 64 spellings the most
+    frequent 64 are compared; the others, each of them rare, stand for themselves.
 
     >>> classes(["1/2", None, "0.5", "3"], lambda pairs: [set(pair) == {"1/2", "0.5"} for pair in pairs])
     [0, None, 0, 1]
     """
-    distinct = list(dict.fromkeys(answer for answer in answers if answer is not None))
-    pairs = [(a, b) for i, a in enumerate(distinct) for b in distinct[i + 1 :]]
+    often = Counter(answer for answer in answers if answer is not None)
+    distinct = list(often)
+    compared = [answer for answer, _ in often.most_common(MOST_COMPARED)]
+    pairs = [(a, b) for i, a in enumerate(compared) for b in compared[i + 1 :]]
     forward = equal(pairs) if pairs else []
     rest = [(b, a) for (a, b), same in zip(pairs, forward, strict=True) if not same]
     backward = equal(rest) if rest else []
