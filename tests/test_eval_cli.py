@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 import dapo
 import helpers_run as helpers
 from dapo.evaluate.store import EvaluationDirectory
+from dapo.run.directory import RunDirectory
 
 CODE = "import sys\nfrom dapo.cli import main\nmain(sys.argv[1:])"
 
@@ -169,6 +171,11 @@ def test_another_model_in_the_same_place_is_noticed(run: Path, tmp_path: Path) -
         (["compare", "RUN@0"], ["two evaluations"]),
         (["compare", "RUN@0", "RUN@2", "RUN@2"], ["A1,A2,A3"]),
         (["compare", "RUN@0", "RUN@1"], ["no evaluation at step 1; there are: 0, 2"]),
+        (["eval", "RUN", "--recipe", "quickstart"], ["--recipe quickstart", "is a run and has its own"]),
+        (["eval", "RUN", "model.path=x"], ["model.path", "leave the word out"]),
+        (["eval", "RUN", "--concurrency", "3"], ["--concurrency is for a server"]),
+        (["compare", "RUN@0", "RUN@2", "--allow", "bogus"], ["--allow bogus: nothing of that name differs"]),
+        (["compare", ",", "RUN@0"], ["nothing stands between the commas"]),
         (["progress", "data.jsonl"], ["no run directory"]),
         (["progress", "RUN", "--plot", "x.gif"], ["--plot x.gif", ".svg"]),
         (["progress", "RUN", "--plot", "gone/x.svg"], ["--plot gone/x.svg", "can't be written"]),
@@ -269,6 +276,76 @@ def test_the_best_checkpoint_is_kept_and_named(tmp_path: Path) -> None:
     settings = helpers.strict_json((tmp_path / "out" / "settings.json").read_text())
     assert settings["model"]["path"].endswith(f"step_{best:06d}/model")
     assert "after @ comes a step number, or best" in refused("eval", f"{run}@first")
+    code, _, err = helpers.quiet_dapo("eval", f"{run}@best", "-o", "b", "--k", "1")
+    assert code == 0
+    assert "holdout picked this checkpoint" in err
+    code, _, err = helpers.quiet_dapo("eval", f"{run}@best", "--data", test, "-o", "c", "--k", "1")
+    assert code == 0, err  # other sets than those it was picked on
+    assert "picked this checkpoint" not in err
+
+
+# --- what stands beside ---------------------------------------------------------------------------------------------
+
+
+def copy_of(run: Path, tmp_path: Path) -> Path:
+    """A run to be changed."""
+    return Path(shutil.copytree(run, tmp_path / "copy"))
+
+
+def test_evaluations_of_an_older_dapo_are_passed_over(run: Path, tmp_path: Path) -> None:
+    """progress and the end of a resumed run show what they can, and say what they leave out."""
+    copy = copy_of(run, tmp_path)
+    (copy / "eval" / "step_000000.json").write_text(json.dumps({"step": 0, "accuracy": 0.5, "interval_95": [0, 1]}))
+    shown = ok("progress", copy)
+    assert "step 0: left out, written by an older dapo" in shown
+    ok("train", "--resume", copy, "train.num_steps=3")
+    for damage in ([], {"sets": {"holdout": 5}, "settings": {}}, {"sets": {"holdout": {"k": 1}}, "settings": {}}):
+        for file in (copy / "eval").glob("*.json"):
+            file.write_text(json.dumps(damage))
+        assert "written by an older dapo" in refused("progress", copy)
+        assert "without settings" in refused("compare", copy, f"{run}@2")
+
+
+def test_progress_tells_of_steps_that_were_evaluated_otherwise(run: Path, tmp_path: Path) -> None:
+    """One curve over two temperatures is no curve."""
+    copy = copy_of(run, tmp_path)
+    ok("train", "--resume", copy, "train.num_steps=3", "eval.temperature=0.1")
+    shown = ok("progress", copy)
+    assert "WARNING: step 0 was evaluated with other settings (sampling.temperature: 1.0 against 0.1)" in shown
+    assert "can't be compared" in shown
+    assert "paired" not in shown
+
+
+@pytest.mark.parametrize("text", [r"\[a+b\] \[/x] [bold]", "\x1b[31mred\x1b]0;title\x07", "\ud83d", "[/tmp]"])
+def test_no_text_is_markup_or_steers_the_terminal(text: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Problems, golds and responses in the table that ends a run."""
+    from rich.console import Console
+
+    from dapo.run.summary import _answers
+
+    rows = RunDirectory.open(str(run)).rollouts(0, "eval")
+    hostile = [row | {"question": text, "answer": text, "text": text, "correct": None} for row in rows]
+    Console(file=sys.stdout, width=200).print(_answers(hostile, hostile))
+    out = capsys.readouterr().out
+    assert "\x1b[31m" not in out
+    assert "\x07" not in out
+    assert text.split("\x1b")[0].replace("\ud83d", "\\ud83d") in out
+
+
+def test_a_reader_that_leaves_is_no_error(run: Path) -> None:
+    """dapo compare ... | head."""
+    source = str(Path(dapo.__file__).parents[1])
+    words = [sys.executable, "-c", CODE, "compare", f"{run}@0", f"{run}@2"]
+    done = subprocess.run(
+        ["bash", "-c", 'set -o pipefail; "$@" | head -c 10', "-", *words],
+        env={**os.environ, "PYTHONPATH": source},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
 
 
 # --- named sets and servers ------------------------------------------------------------------------------------------
@@ -290,7 +367,12 @@ class Server(BaseHTTPRequestHandler):
 
     seen: ClassVar[list[dict[str, Any]]] = []
 
+    ends_after: ClassVar[int | None] = None
+
     def do_POST(self) -> None:
+        if Server.ends_after is not None and len(Server.seen) >= Server.ends_after:
+            self.send_error(503)
+            return
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         Server.seen.append(body | {"path": self.path, "key": self.headers.get("Authorization")})
         number = "".join(c for c in body["messages"][-1]["content"].split("say")[-1] if c.isdigit())
@@ -312,7 +394,7 @@ class Server(BaseHTTPRequestHandler):
 @pytest.fixture
 def server() -> Iterator[str]:
     """Its address."""
-    Server.seen = []
+    Server.seen, Server.ends_after = [], None
     with ThreadingHTTPServer(("127.0.0.1", 0), Server) as made:
         threading.Thread(target=made.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{made.server_port}/v1"
@@ -346,4 +428,46 @@ def test_a_model_behind_a_server(server: str, tmp_path: Path, monkeypatch: pytes
     ok("eval", "--resume", "a")
     again = figures(tmp_path / "a")["data"]
     assert again["accuracy"] == result["accuracy"]
-    assert EvaluationDirectory(tmp_path / "a").settings()["model"]["endpoint"] == server
+    assert EvaluationDirectory(tmp_path / "a").settings()["server"] == {"endpoint": server, "key_variable": "MY_KEY"}
+    assert {seen["key"] for seen in Server.seen} == {"Bearer sk-secret"}  # never that of another variable
+
+
+@pytest.mark.parametrize("name", ["claude-3@20240229", "@cf/meta/llama", "m@best", "latest"])
+def test_a_server_knows_its_models_by_any_name(name: str, server: str, tmp_path: Path) -> None:
+    """What would be a run or a step here is none there."""
+    data = helpers.write_rows(tmp_path / "data.jsonl", [{"prompt": "say 7", "answer": "7"}])
+    ok("eval", name, "--endpoint", server, "--data", data, "--k", "1", "-o", "out")
+    assert {seen["model"] for seen in Server.seen} == {name}
+
+
+def test_a_server_that_goes_away_is_noticed_and_may_come_back_elsewhere(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit 3 with what to type; the same samples go on at another address; the key in a text is no key on disk."""
+    monkeypatch.setattr("dapo.rollout.endpoint_engine.BACKOFF_SECONDS", 0.01)
+    monkeypatch.setenv("OPENAI_API_KEY", "999")
+    rows = [{"prompt": f"say {n}", "answer": str(n)} for n in range(10, 22)]
+    data = helpers.write_rows(tmp_path / "data.jsonl", rows)
+    Server.ends_after = 10
+    words = ("eval", "m", "--endpoint", server, "--data", data, "--k", "2", "--concurrency", "2", "-o", "out")
+    code, _, err = helpers.quiet_dapo(*words)
+    assert code == 3, err
+    last = err.strip().splitlines()[-1]
+    assert "3 draws in a row: is the server well?" in last
+    assert "of 12 problems are sampled; go on with: dapo eval --resume out" in last
+    Server.ends_after = None
+    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        ok("eval", "--resume", "out", "--endpoint", f"http://127.0.0.1:{other.server_port}/v1")
+        other.shutdown()
+    assert figures(tmp_path / "out")["data"]["problems"] == 12
+    text = (tmp_path / "out" / "samples" / "data.jsonl").read_text()
+    assert "Answer: ***" in text
+    assert "Answer: 999" not in text
+
+
+def test_a_server_that_never_answers_leaves_nothing(tmp_path: Path) -> None:
+    """No folder that --resume latest would take."""
+    data = helpers.write_rows(tmp_path / "data.jsonl", [{"prompt": "say 7", "answer": "7"}])
+    refused("eval", "m", "--endpoint", "http://127.0.0.1:9/v1", "--data", data)
+    assert not list(tmp_path.glob("evals/*"))

@@ -191,11 +191,42 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     run({"a": prompts(6), "b": prompts(5)}, store=store)
     file = tmp_path / "e" / "samples" / "a.jsonl"
     lines = file.read_text().split("\n")
-    for damage in ("{", "[]", '{"g": 7, "draw": 0}'):
+    row = json.loads(lines[5])
+    damages: list[dict[str, Any]] = [
+        row | change
+        for change in ({"tokens": "9"}, {"draw": 99}, {"draw": [1]}, {"set": "b"}, {"g": 2}, {"correct": 3})
+    ]
+    damages += [{key: value for key, value in row.items() if key != gone} for gone in ("correct", "set", "prompt_id")]
+    for damage in ("{", "[]", "7", *map(json.dumps, damages)):
         file.write_text("\n".join([*lines[:5], damage, *lines[6:]]))
         with pytest.raises(UserError, match=r"a\.jsonl, line 6: damaged"):
             store.rows("a")
     store.release()
+
+
+def test_samples_of_another_problem_are_not_taken_for_this_one(tmp_path: Path) -> None:
+    """Whatever the settings say."""
+    store = directory(tmp_path / "e")
+    run({"a": prompts(6), "b": prompts(5)}, store=store)
+    with pytest.raises(UserError, match="the samples of problem 1 are another problem's"):
+        run({"a": prompts(6, 1), "b": prompts(5)}, store=store)
+    store.release()
+
+
+@pytest.mark.parametrize("damage", ["sets", "sampling", "prompt", "grader"])
+@pytest.mark.parametrize("value", [None, "x", [], {"d": "x"}])
+def test_damaged_settings_are_one_line(damage: str, value: Any, tmp_path: Path) -> None:
+    """Valid JSON of the wrong shape."""
+    store = directory(tmp_path / "e")
+    store.release()
+    file = tmp_path / "e" / "settings.json"
+    changed = json.loads(file.read_text()) | {damage: value}
+    file.write_text(json.dumps(changed))
+    if damage in ("prompt", "grader") and isinstance(value, dict):
+        EvaluationDirectory(tmp_path / "e").settings()
+        return
+    with pytest.raises(UserError, match="damaged"):
+        EvaluationDirectory(tmp_path / "e").settings()
 
 
 def test_a_folder_takes_one_evaluation(tmp_path: Path) -> None:
@@ -220,11 +251,13 @@ def test_a_folder_takes_one_evaluation(tmp_path: Path) -> None:
 def test_default_folders_never_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two evaluations of one model within a second."""
     monkeypatch.chdir(tmp_path)
-    first = EvaluationDirectory.place("org/model", None)
-    first.path.mkdir(parents=True)
-    second = EvaluationDirectory.place("org/model", None)
-    assert first.path != second.path
-    assert first.path.name.startswith("model-")
+    places = [EvaluationDirectory.place("org/model", None) for _ in range(3)]
+    for place in places:
+        place.hold()
+    assert len({place.path for place in places}) == 3
+    assert all(place.path.name.startswith("model-") for place in places)
+    for place in places:
+        place.release()
 
 
 # --- votes ----------------------------------------------------------------------------------------------

@@ -535,7 +535,7 @@ METHOD = {"starter_code": STARTER, "metadata": '{"func_name": "double"}'}
     [
         (code_row([], "%%%"), "private_test_cases: neither JSON nor compressed JSON"),
         (code_row([], None), "private_test_cases: a text is wanted"),
-        (code_row([], packed(b"hello")), "private_test_cases: not a pickle of one text"),
+        (code_row([], packed(b"hello")), "private_test_cases: its pickle holds more than one text"),
         (code_row([], packed(text_stream("{}"))), "private_test_cases: a list of tests is wanted"),
         (code_row([], packed(text_stream("[5"))), "private_test_cases: not valid JSON"),
         (code_row([5], "[]"), "public_test_cases[0]: a test has the texts"),

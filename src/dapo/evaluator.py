@@ -22,16 +22,18 @@ from dapo.provenance import Settings, evaluation_settings
 from dapo.reward import Scorer
 from dapo.reward.pool import lost_workers
 from dapo.rollout.base import RolloutEngine
+from dapo.rollout.openai_api import KEY_VARIABLE
 from dapo.run import manifest
 from dapo.types import Prompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """An OpenAI-compatible server: its address up to /v1, the key's text, and requests at a time."""
+    """An OpenAI-compatible server: its address up to /v1, the key and the variable it is in, requests at a time."""
 
     url: str
     api_key: str | None = None
+    key_variable: str = KEY_VARIABLE
     concurrency: int = 16
 
 
@@ -110,7 +112,11 @@ def for_endpoint(config: Config, model: Mapping[str, Any], endpoint: Endpoint) -
 
     checked = build.evaluation_data(config)
     engine = EndpointEngine(
-        endpoint.url, str(model["name"]), api_key=endpoint.api_key, concurrency=endpoint.concurrency
+        endpoint.url,
+        str(model["name"]),
+        api_key=endpoint.api_key,
+        key_variable=endpoint.key_variable,
+        concurrency=endpoint.concurrency,
     )
     scorer = Scorer(config.reward)
     grader = GroupGrader(config, scorer.score, _no_tokens, (), lost_workers, scorer.equal)
@@ -121,7 +127,7 @@ def for_endpoint(config: Config, model: Mapping[str, Any], endpoint: Endpoint) -
         engine=engine,
         grader=grader,
         sets=sets,
-        settings={"model": {**model, "endpoint": endpoint.url}} | settings,
+        settings={"model": dict(model)} | settings,
         notes=checked.notes,
     )
 

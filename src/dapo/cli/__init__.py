@@ -6,6 +6,7 @@ resumable; 4 ran, but a check failed; 130 second Ctrl-C.
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
 import traceback
@@ -22,6 +23,7 @@ from dapo.cli.progress import progress
 from dapo.cli.train import train
 from dapo.cli.use import chat, export, sample
 from dapo.errors import DapoError, Stopped, UserError
+from dapo.printable import printable
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -46,12 +48,19 @@ for command in (train, evaluate, compare, progress, browse, sample, chat, grade,
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs a command and exits with its code."""
+    for stream in (sys.stdout, sys.stderr):  # what the encoding lacks must not end a command
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         group.main(args=arguments, prog_name="dapo", standalone_mode=False)
     except DapoError as error:
         kind = "stopped" if isinstance(error, Stopped) else "error"
-        print(f"{kind}: {' '.join(error.message.split())}", file=sys.stderr)
+        print(f"{kind}: {printable(' '.join(error.message.split()))}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except SystemExit:
+        if type(sys.stdout).__name__ == "PacifyFlushWrapper":  # click's sign that nobody reads stdout any more
+            sys.exit(0)
+        raise
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import sys
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -20,6 +19,7 @@ from typing import Any, BinaryIO
 import click
 
 from dapo.errors import DataError, UserError
+from dapo.printable import one_line, printable
 from dapo.records import Row
 from dapo.types import Finish, Verdict
 
@@ -112,8 +112,8 @@ class Index:
     def label(self, key: Key) -> str:
         """A problem's name for a person."""
         one = self.problems[key]
-        own = f"{_line(one.set, 40)} " if len(self.sets) > 1 else ""
-        return f"{own}problem {one.place} ({_line(one.id[:ID_LENGTH], 40)})"
+        own = f"{one_line(one.set, 40)} " if len(self.sets) > 1 else ""
+        return f"{own}problem {one.place} ({one_line(one.id[:ID_LENGTH], 40)})"
 
 
 @click.command()
@@ -195,7 +195,7 @@ def _files(name: str, set_name: str | None, step: int | None, evaluation: bool) 
 
 
 def _names(sets: Iterable[str]) -> str:
-    return ", ".join(_line(name, 40) for name in sets if name) or "none"
+    return ", ".join(one_line(name, 40) for name in sets if name) or "none"
 
 
 def _step_file(name: str, step: int | None, folder_name: str) -> Path:
@@ -266,7 +266,7 @@ def _index(sources: Sequence[Source], filters: Filters, set_name: str | None) ->
                 continue
             key = (row["step"] if isinstance(row.get("step"), int) else 0, number, row["draw"])
             if key not in index.problems:
-                shown = _line(row.get("answer"), 30), _line(row["question"], 60)
+                shown = one_line(row.get("answer"), 30), one_line(row["question"], 60)
                 index.problems[key] = Problem(row["prompt_id"], name, *shown)
                 if filters.names(row):
                     index.named.add(key)
@@ -301,9 +301,9 @@ def _list(index: Index, keys: Sequence[Key], count: int) -> None:
     for key in keys[: count or None]:
         one, of = index.problems[key], index.problems[key].of
         right = f"mean reward {one.reward / of['k']:.3f}" if of["undecided"] else f"{of['right']}/{of['k']}"
-        cells = [str(one.place), _line(one.id[:ID_LENGTH], 40), right, f"{of['tokens'] / of['k']:,.1f} tokens"]
+        cells = [str(one.place), one_line(one.id[:ID_LENGTH], 40), right, f"{of['tokens'] / of['k']:,.1f} tokens"]
         cells += [f"{of['truncated']} truncated", f"gold {one.gold}", one.question]
-        lines.append([_line(one.set, 40), *cells] if len(index.sets) > 1 else cells)
+        lines.append([one_line(one.set, 40), *cells] if len(index.sets) > 1 else cells)
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         padded = [cell.rjust(width) for cell, width in zip(line[:-2], widths, strict=False)]
@@ -329,14 +329,17 @@ def _print(index: Index, entries: Sequence[Entry], full: bool, find: str, as_jso
 
 def _headline(row: Row, label: str) -> Iterator[tuple[str, str]]:
     """What is said of a response, in parts with a style each."""
-    verdict = _line(row["verdict"], 20)
+    verdict = one_line(row["verdict"], 20)
     yield f"{label}  g {row['g']}  ", "bold"
     yield verdict, f"bold {COLOURS.get(verdict, 'yellow')}"
-    answer = "no answer" if row.get("extracted") is None else f"answer {_line(row['extracted'], 60)}"
-    yield f"  {answer}, gold {_line(row.get('answer'), 60)}", ""
-    stage = f"  by {_line(row['stage'], 40)}" if row.get("stage") else ""
-    yield f"{stage}  {row['tokens']:,} tokens  {_line(row['finish'], 20)}  reward {_line(row.get('reward'), 20)}", "dim"
-    yield f"  overlong {_line(row['overlong'], 20)}" if row.get("overlong") else "", "dim"
+    answer = "no answer" if row.get("extracted") is None else f"answer {one_line(row['extracted'], 60)}"
+    yield f"  {answer}, gold {one_line(row.get('answer'), 60)}", ""
+    stage = f"  by {one_line(row['stage'], 40)}" if row.get("stage") else ""
+    yield (
+        f"{stage}  {row['tokens']:,} tokens  {one_line(row['finish'], 20)}  reward {one_line(row.get('reward'), 20)}",
+        "dim",
+    )
+    yield f"  overlong {one_line(row['overlong'], 20)}" if row.get("overlong") else "", "dim"
     yield "  not kept" if row.get("kept") is False else "", "dim"
 
 
@@ -353,7 +356,7 @@ def _styled(parts: Iterable[tuple[str, str]]) -> str:
 
 def _indented(text: str, full: bool, find: str = "") -> str:
     """A text under its headline: stepped in, so that none of its lines can pass for a headline."""
-    lines = (text if full else _cut(text, find)).translate(ESCAPES).split("\n")
+    lines = printable(text if full else _cut(text, find)).split("\n")
     return _encodable("\n".join(f"  {line}" for line in lines))
 
 
@@ -373,25 +376,6 @@ def _cut(text: str, find: str = "") -> str:
             out, end = f"{out}\n... {start - end:,} characters left out ...\n", start
         out, end = out + text[end : max(end, stop)], max(end, stop)
     return out
-
-
-class _Escapes(dict[int, int | str]):
-    """For str.translate: what could steer a terminal or reorder a line as its escape, all else as it is."""
-
-    def __missing__(self, code: int) -> int | str:
-        kind = unicodedata.category(chr(code))
-        steers = kind in ("Cc", "Cs", "Zl", "Zp") or (kind == "Cf" and code not in (0x200C, 0x200D))
-        self[code] = chr(code).encode("unicode_escape").decode() if steers else code
-        return self[code]
-
-
-ESCAPES = _Escapes({ord("\n"): "\n", ord("\t"): "\t"})
-
-
-def _line(value: Any, limit: int) -> str:
-    """Anything on one line of limited length, fit for a terminal."""
-    text = "-" if value is None else " ".join(str(value).split()).translate(ESCAPES)
-    return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def _encodable(text: str) -> str:

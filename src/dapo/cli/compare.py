@@ -55,6 +55,8 @@ def compare(
         raise UserError("name two evaluations to compare: dapo compare A B")
     two = len(groups) == 2 and len(everyone) == 2
     notes = check_comparable(everyone, allow, seeds=not two)
+    if idle := [name for name in allow if not any(f".{name}:" in note or f" {name}:" in note for note in notes)]:
+        raise UserError(f"--allow {idle[0]}: nothing of that name differs; leave it out")
     if two:
         data, tables, more = _two(groups[0][0], groups[1][0], movers, seed)
     else:
@@ -82,6 +84,7 @@ def measured(word: str) -> Measured:
     from dapo.cli.use import split_step
     from dapo.evaluate.comparison import Measured
     from dapo.evaluate.results import results_of
+    from dapo.evaluate.settings import is_settings
     from dapo.evaluate.store import EvaluationDirectory
     from dapo.run.directory import RunDirectory
 
@@ -95,15 +98,16 @@ def measured(word: str) -> Measured:
         raise UserError(f"{word}: neither an evaluation's folder (dapo eval makes them) nor a run")
     run = RunDirectory.open(name)
     steps = evaluated_steps(run.path)
-    if step is None and steps:
-        step = steps[-1]
+    if not steps:
+        raise UserError(f"{name}: the run has no evaluations of its own; dapo eval {name} makes one")
+    step = steps[-1] if step is None else step
     if step == "best":
         raise UserError(f"{word}: name the step; dapo eval {word} evaluates the best checkpoint")
     if not isinstance(step, int) or step not in steps:
         raise UserError(f"{name}: no evaluation at step {step}; there are: {', '.join(map(str, steps)) or 'none'}")
     figures = run.read_json(f"eval/step_{step:06d}.json")
     settings = figures.get("settings") if isinstance(figures, dict) else None
-    if not isinstance(settings, dict):
+    if not isinstance(settings, dict) or not is_settings(settings):
         raise UserError(
             f"{run.path}/eval: written by an older dapo, without settings; dapo eval {name}@{step} makes anew"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +29,7 @@ def progress(run: str, plot: str | None, as_markdown: bool, as_json: bool) -> No
     proves nothing new while it is far from its ceiling, since any gain lifts it; so the problems that had no right
     sample before and have one now are counted too, and the other way round. Reads the run's own evaluations.
     """
-    from dapo.evaluate.progress import curves, progress_notes, progress_tables
-    from dapo.evaluate.settings import changed_names
+    from dapo.evaluate.progress import curves, is_known, progress_notes, progress_tables
     from dapo.run.directory import RunDirectory
 
     directory = RunDirectory.open(run)
@@ -37,22 +37,19 @@ def progress(run: str, plot: str | None, as_markdown: bool, as_json: bool) -> No
     if not steps:
         raise UserError(f"{directory.path}: no evaluations in it; set eval.data (and eval.every) when training")
     evaluations = {step: directory.read_json(f"eval/step_{step:06d}.json") for step in steps}
-    found = curves(evaluations)
-    if not found:
+    known = {step: one for step, one in evaluations.items() if is_known(one)}
+    if not known:
         raise UserError(f"{directory.path}/eval: written by an older dapo; dapo eval {run}@STEP makes them anew")
+    found = curves(known)
     if plot:
         draw(found, Path(plot))
     if as_json:
         click.echo(json.dumps({name: curve.points for name, curve in found.items()}, ensure_ascii=False))
         return
-    notes = progress_notes(found) + [
-        f"WARNING: step {step} was evaluated with other settings ({'; '.join(list(changed.values())[:3])})"
-        for step in steps[:-1]
-        if (changed := changed_names(evaluations[step].get("settings", {}), evaluations[steps[-1]].get("settings", {})))
-    ]
-    if len(steps) > 1:
-        notes += first_and_last(str(directory.path), steps[0], steps[-1])
-    tables = progress_tables(found)
+    tables, notes = progress_tables(found), progress_notes(found) + differing(known)
+    notes += [f"step {step}: left out, written by an older dapo" for step in steps if step not in known]
+    if len(known) > 1:
+        notes += first_and_last(str(directory.path), min(known), max(known))
     if as_markdown:
         click.echo("\n".join([*(table.markdown() for table in tables), *(f"- {note}" for note in notes)]))
         return
@@ -60,26 +57,40 @@ def progress(run: str, plot: str | None, as_markdown: bool, as_json: bool) -> No
     show_notes(notes)
 
 
+def differing(evaluations: Mapping[int, Any]) -> list[str]:
+    """Warnings of steps that were evaluated otherwise than the last one."""
+    from dapo.evaluate.settings import changed_names
+
+    last = evaluations[max(evaluations)]["settings"]
+    found = {step: changed_names(one["settings"], last) for step, one in evaluations.items()}
+    return [
+        f"WARNING: step {step} was evaluated with other settings ({'; '.join(list(changed.values())[:3])})"
+        for step, changed in found.items()
+        if changed
+    ]
+
+
 def first_and_last(run: str, first: int, last: int) -> list[str]:
     """The paired reading of the first and the last evaluation, of each set where there is right and wrong."""
     from dapo.evaluate.compare_tables import reading, signed, signed_between
     from dapo.evaluate.comparison import check_comparable, common_sets, compare_set
 
-    before, after = measured(f"{run}@{first}"), measured(f"{run}@{last}")
-    try:
-        check_comparable([before, after], [])
-    except UserError as error:
-        return [error.message]
     lines = []
-    for name in common_sets(before, after):
-        if all(result.graded for one in (before, after) for result in one.results[name]):
-            one = compare_set(name, before, after)
-            at_k = one.pass_at[-1]
-            lines.append(
-                f"{name}, step {first} to {last}, paired: avg {signed(one.paired.difference)} points "
-                f"(95% {signed_between(one.paired.low, one.paired.high)}), pass@{at_k.k} {signed(at_k.difference)} "
-                f"({signed_between(at_k.low, at_k.high)}); {reading(one)}"
-            )
+    try:
+        before, after = measured(f"{run}@{first}"), measured(f"{run}@{last}")
+        check_comparable([before, after], [])
+        names = common_sets(before, after)
+        for name in names:
+            if all(result.graded for one in (before, after) for result in one.results[name]):
+                one = compare_set(name, before, after)
+                at_k = one.pass_at[-1]
+                lines.append(
+                    f"{name}, step {first} to {last}, paired: avg {signed(one.paired.difference)} points "
+                    f"(95% {signed_between(one.paired.low, one.paired.high)}), pass@{at_k.k} {signed(at_k.difference)} "
+                    f"({signed_between(at_k.low, at_k.high)}); {reading(one)}"
+                )
+    except UserError as error:  # the tables stand without it
+        lines.append(error.message)
     return lines
 
 

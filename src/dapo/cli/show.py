@@ -15,21 +15,52 @@ WIDE = 200  # columns where nobody looks at a terminal
 
 
 def show_tables(tables: Sequence[Table]) -> None:
-    """On stdout; cells are text, never markup."""
+    """On stdout; cells are text, never markup. A table wider than the terminal is cut into several, by columns."""
     from rich.console import Console
+
+    class Stdout(Console):
+        """Ends quietly when nobody reads on."""
+
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    console = Stdout()
+    if not console.is_terminal:
+        console = Stdout(width=WIDE)
+    for table in tables:
+        for heads, rows in columns_that_fit(table.heads, table.rows, console.width):
+            console.print(_drawn(table.title, heads, rows))
+
+
+def columns_that_fit(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], width: int
+) -> Iterator[tuple[Sequence[str], Sequence[Sequence[str]]]]:
+    """The table in parts that are not wider than so many characters, each with the first column.
+
+    >>> [part for part, _ in columns_that_fit(["set", "a" * 10, "b" * 10], [], 24)]
+    [['set', 'aaaaaaaaaa'], ['set', 'bbbbbbbbbb']]
+    """
+    widths = [max(len(cell) for cell in column) + 3 for column in zip(heads, *rows, strict=True)]
+    first, part, taken = widths[0] + 1, [0], widths[0] + 1
+    for place in range(1, len(heads)):
+        if taken + widths[place] > width and len(part) > 1:
+            yield [heads[i] for i in part], [[row[i] for i in part] for row in rows]
+            part, taken = [0], first
+        part.append(place)
+        taken += widths[place]
+    yield [heads[i] for i in part], [[row[i] for i in part] for row in rows]
+
+
+def _drawn(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
     from rich.table import Table as Drawn
     from rich.text import Text
 
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=WIDE)
-    for table in tables:
-        drawn = Drawn(title=Text(table.title), title_justify="left")
-        for place, head in enumerate(table.heads):
-            drawn.add_column(Text(head), justify="left" if not place else "right", overflow="fold")
-        for row in table.rows:
-            drawn.add_row(*map(Text, row))
-        console.print(drawn)
+    drawn = Drawn(title=Text(title), title_justify="left")
+    for place, head in enumerate(heads):
+        drawn.add_column(Text(head), justify="left" if not place else "right", overflow="fold")
+    for row in rows:
+        drawn.add_row(*map(Text, row))
+    return drawn
 
 
 def show_notes(notes: Sequence[str]) -> None:

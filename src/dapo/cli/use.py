@@ -11,6 +11,7 @@ from dapo.cli.words import overrides_only
 from dapo.config.load import load_config
 from dapo.config.schema import Config
 from dapo.errors import ConfigError, UserError
+from dapo.printable import printable
 
 if TYPE_CHECKING:
     from dapo.build import Sampler
@@ -53,15 +54,39 @@ def resolve_target(model: str, recipe: str | None, words: tuple[str, ...] = (), 
     from dapo.run.directory import RunDirectory
 
     overrides = overrides_only(words)
+    if any(word.startswith("model.path=") for word in overrides):
+        raise UserError(f"model.path: the model is {model}; leave the word out")
     name, step = split_step(model)
-    if name == "latest" or (Path(name) / "config.resolved.json").is_file():
+    if is_run(name):
+        if recipe:
+            raise UserError(f"--recipe {recipe}: {model} is a run and has its own; leave the option out")
         run = RunDirectory.open(name)
-        config = build.with_overrides(build.config_of_run(run), overrides)
+        config = build.with_overrides(using(build.config_of_run(run)), overrides)
         found = find_checkpoint(run.checkpoints, step)
         return build.with_model(config, str(found.model))
-    bare = {"model.path": model, "data.template": template}
-    base = load_config(recipe, *overrides) if recipe else load_config(bare, NO_DATA, *overrides)
-    return build.with_model(base, model)
+    return config_of_model(model, recipe, overrides, template)
+
+
+def is_run(name: str) -> bool:
+    """Whether this names a run: its folder, or latest."""
+    return name == "latest" or (Path(name) / "config.resolved.json").is_file()
+
+
+def using(config: Config) -> Config:
+    """The configuration without what concerns training alone: other evaluation sets need not fit that."""
+    from dapo.config.schema import CheckpointConfig
+
+    return config.model_copy(update={"checkpoint": CheckpointConfig()})
+
+
+def config_of_model(name: str, recipe: str | None, overrides: tuple[str, ...], template: str) -> Config:
+    """The configuration for a model by a recipe, or for a bare one."""
+    from dapo import build
+
+    bare = {"model.path": name, "data.template": template, "sampling.filter": "off"}
+    kept = {"checkpoint.keep_best": 0, "checkpoint.best_on": "off"}
+    base = load_config(recipe, kept, *overrides) if recipe else load_config(bare, NO_DATA, *overrides)
+    return build.with_model(using(base), name)
 
 
 def _sampler(model: str, recipe: str | None, max_tokens: int) -> Sampler:
@@ -108,7 +133,7 @@ def sample(model: str, text: str, n: int, temperature: float, max_tokens: int, s
     sampler = _sampler(model, recipe, max_tokens)
     prompt = _prompt(sampler, [{"role": "user", "content": text}])
     for number, answer in enumerate(_texts(sampler, prompt, n, temperature, 0, seed), start=1):
-        click.echo(f"[{number}] {answer}")
+        click.echo(f"[{number}] {printable(answer)}")
 
 
 @click.command()
@@ -130,7 +155,7 @@ def chat(model: str, temperature: float, max_tokens: int, recipe: str | None) ->
         turns.append({"role": "user", "content": text})
         answer = _texts(sampler, _prompt(sampler, turns), 1, temperature, draw, 0)[0]
         turns.append({"role": "assistant", "content": answer})
-        click.echo(f"model> {answer}")
+        click.echo(f"model> {printable(answer)}")
 
 
 @click.command()

@@ -111,16 +111,19 @@ def unpacked(packed: str, where: str) -> str:
     if not inflate.eof:
         raise DataError(f"{where}: cut off, or over {MAX_TEST_BYTES >> 20} MiB decompressed; give the published file")
     texts: list[str] = []
-    end = -1
+    end, other = -1, ""
     try:
         for opcode, argument, place in pickletools.genops(stream):
             if opcode.name in _TEXT:
                 texts.append(str(argument))
             elif opcode.name not in _AROUND:
-                raise DataError(f"{where}: its pickle holds more than one text ({opcode.name}); it is not read")
+                other = opcode.name
+                break
             end = place or 0
     except ValueError as error:
         raise DataError(f"{where}: not a pickle of one text: {str(error).splitlines()[0]}") from None
+    if other:
+        raise DataError(f"{where}: its pickle holds more than one text ({other}); it is not read")
     if len(texts) != 1 or end + 1 != len(stream):
         raise DataError(f"{where}: its pickle holds more or less than one text; it is not read")
     return texts[0]

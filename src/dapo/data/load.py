@@ -109,20 +109,20 @@ def evaluation_problems(
             data_dir=config.eval.data_dir,
         )
         counts.update({f"eval_{key}": value for key, value in own.items()})
-        notes += set_notes(name, source.source, own["rows"], result[name], config)
+        notes += set_notes(name, source.source, own, result[name], config)
     check_validation(config, result, notes)
     return result
 
 
-def set_notes(name: str, source: str, rows: int, problems: list[Problem], config: Config) -> list[str]:
+def set_notes(name: str, source: str, counts: Counter[str], problems: list[Problem], config: Config) -> list[str]:
     """What a person should know of a set: repeated rows, a size that is not the published one."""
-    notes = []
+    notes, rows = [], counts["rows"] - counts["bad_answers"]
     if rows > len(problems):
         notes.append(
             f"{name}: {rows} rows hold {len(problems)} distinct problems; each is sampled eval.k = {config.eval.k} "
             "times, however often it stands there"
         )
-    if named.is_named(source) and (note := named.note(source, len(problems))):
+    if named.is_named(source) and (note := named.note(source, len(problems) + counts["bad_answers"])):
         notes.append(note)
     return notes
 

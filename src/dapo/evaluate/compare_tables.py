@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 
 from dapo.evaluate.comparison import AtKDifference, Mover, SeedComparison, SeedFigures, SetComparison
-from dapo.evaluate.tables import Table, percent, short
+from dapo.evaluate.tables import QUESTION, Table, percent
+from dapo.printable import one_line
 
 SEED_NOTE = (
     "intervals over training seeds: the seed is the unit (t, n - 1; Welch's for a difference), so they also hold "
@@ -68,7 +69,7 @@ def _movers(name: str, movers: Sequence[Mover]) -> Table:
     heads = ["problem", "id", "A right", "B right", "change", "p of this problem alone"]
     rows = [
         [
-            short(mover.question),
+            one_line(mover.question, QUESTION),
             mover.id[:8],
             f"{mover.before[1]}/{mover.before[0]}",
             f"{mover.after[1]}/{mover.after[0]}",

@@ -37,6 +37,14 @@ def _line(points: Mapping[int, Mapping[str, Any]], field: str, k: str) -> Line:
     return steps, values[0], values[1], values[2]
 
 
+def is_known(evaluation: Any) -> bool:
+    """Whether the content of eval/step_*.json has the layout that this version reads."""
+    if not isinstance(evaluation, Mapping) or not isinstance(evaluation.get("settings"), Mapping):
+        return False
+    sets = evaluation.get("sets")
+    return isinstance(sets, Mapping) and all(isinstance(one, Mapping) and "pass_at" in one for one in sets.values())
+
+
 def curves(evaluations: Mapping[int, Mapping[str, Any]]) -> dict[str, Curve]:
     """By set, from step -> content of eval/step_*.json."""
     names = dict.fromkeys(name for one in evaluations.values() for name in one.get("sets", {}))

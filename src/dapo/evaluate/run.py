@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from dapo.config.schema import Config
-from dapo.errors import Interrupted
+from dapo.errors import Interrupted, UserError
 from dapo.evaluate.evaluation import Evaluation, set_figures_of
 from dapo.evaluate.results import result_rows, results_of, without_texts
 from dapo.flight import Flight
@@ -63,6 +63,9 @@ def evaluate(
     found = []
     for name, prompts in sets.items():
         kept = dict(store.rows(name)) if store is not None else {}
+        for draw, rows in kept.items():
+            if rows[0]["prompt_id"] != prompts[draw].id:
+                raise UserError(f"{name}: the samples of problem {draw + 1} are another problem's; take the file away")
         flight = Flight(engine, sampling_params(config), config.engine.reruns)
         try:
             for draw, prompt in enumerate(prompts):

@@ -11,6 +11,14 @@ COMPARED = ("sampling", "prompt", "grader")
 IDENTITY = ("model", *COMPARED, "reward", "sets")
 
 
+def is_settings(found: Any) -> bool:
+    """Whether this has the shape that figures and comparisons rely on."""
+    if not isinstance(found, Mapping) or not all(isinstance(found.get(name), Mapping) for name in (*COMPARED, "sets")):
+        return False
+    k, sets = found["sampling"].get("k"), found["sets"].values()
+    return isinstance(k, int) and all(isinstance(s, Mapping) and isinstance(s.get("problems"), int) for s in sets)
+
+
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], sections: tuple[str, ...] = IDENTITY) -> list[str]:
     """Every field of these sections that differs, as "section.field: old against new"."""
     found: list[str] = []

@@ -17,8 +17,8 @@ from filelock import FileLock, Timeout
 from dapo.errors import UserError
 from dapo.evaluate.evaluation import Evaluation
 from dapo.evaluate.results import without_texts
-from dapo.evaluate.settings import differences
-from dapo.files import write_bytes, write_text
+from dapo.evaluate.settings import differences, is_settings
+from dapo.files import write_text
 from dapo.records import Row
 
 SETTINGS, FIGURES, TABLE, SAMPLES = "settings.json", "figures.json", "figures.md", "samples"
@@ -31,8 +31,8 @@ class EvaluationDirectory:
     A set's file grows by whole problems, k lines at a time; a torn end is cut off. `Store` of `evaluate`.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, fresh: bool = False) -> None:
+        self.path, self._fresh = path, fresh
         self._lock = FileLock(str(path / ".lock"))
 
     @classmethod
@@ -40,9 +40,7 @@ class EvaluationDirectory:
         """Where an evaluation of this model goes; nothing is written yet. Raises UserError."""
         if output_dir is None:
             name = re.sub(r"[^\w.+@-]+", "-", model.rstrip("/").split("/")[-1]).strip("-.") or "model"
-            path = Path(FOLDER) / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
-            others = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
-            return cls(next(place for place in itertools.chain([path], others) if not place.exists()))
+            return cls(Path(FOLDER) / f"{name}-{datetime.now():%Y%m%d-%H%M%S}", fresh=True)
         path = Path(output_dir)
         if path.exists() and not path.is_dir():
             raise UserError(f"--output-dir {path}: is a file")
@@ -70,12 +68,27 @@ class EvaluationDirectory:
     def hold(self) -> None:
         """Makes the folder and takes its lock. Raises UserError when another process has it."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if self._fresh:
+                self._make()
+            self.path.mkdir(exist_ok=True)
             self._lock.acquire(timeout=0)
         except Timeout:
             raise UserError(f"{self.path}: another process is evaluating into it") from None
         except OSError as error:
             raise UserError(f"{self.path}: can't be written to: {error.strerror}") from None
+
+    def _make(self) -> None:
+        """A folder that is nobody else's: another evaluation of this model may begin in the same second."""
+        first = self.path
+        for number in itertools.count(2):
+            try:
+                self.path.mkdir()
+            except FileExistsError:
+                self.path = first.with_name(f"{first.name}-{number}")
+                self._lock = FileLock(str(self.path / ".lock"))
+            else:
+                return
 
     def release(self) -> None:
         """Gives the lock back. Safe to call twice."""
@@ -83,7 +96,20 @@ class EvaluationDirectory:
 
     def settings(self) -> dict[str, Any]:
         """What was asked. Raises UserError."""
-        return self._read(SETTINGS)
+        found = self._read(SETTINGS)
+        if not is_settings(found):
+            raise UserError(f"{self.path / SETTINGS}: damaged; take the folder away and evaluate again")
+        return found
+
+    def forget(self) -> None:
+        """Takes away a folder in which nothing was sampled."""
+        if (self.path / SAMPLES).exists():
+            return
+        (self.path / SETTINGS).unlink(missing_ok=True)
+        self.release()
+        with suppress(OSError):
+            (self.path / ".lock").unlink(missing_ok=True)
+            self.path.rmdir()
 
     def begin(self, settings: Mapping[str, Any]) -> int:
         """Writes the settings, or holds them against those there. Returns how many problems are sampled already.
@@ -109,26 +135,30 @@ class EvaluationDirectory:
         if not file.is_file():
             return {}
         data = file.read_bytes()
+        problems = self.settings()["sets"][name]["problems"]
         found: dict[int, list[Row]] = {}
         whole, block = 0, []
         for number, line in enumerate(data.split(b"\n")[:-1], start=1):
-            try:
-                block.append(json.loads(line))
-                good = block[-1]["g"] == len(block) - 1 and block[-1]["draw"] == block[0]["draw"]
-            except (ValueError, KeyError, TypeError, RecursionError):
-                good = False
-            if not good:
+            row = _parsed(line)
+            block.append(row or {})
+            if row is None or not _fits(row, name, len(block) - 1, block[0].get("draw"), problems):
                 raise UserError(
                     f"{file}, line {number}: damaged; mend the line, or take the file away and sample again"
                 )
-            whole_block = len(block) == k
-            if whole_block:
-                found[block[0]["draw"]] = without_texts(block)
+            if len(block) == k:
+                found[row["draw"]] = without_texts(block)
                 whole, block = number, []
         end = sum(len(line) + 1 for line in data.split(b"\n")[:whole])
         if end < len(data) and self._lock.is_locked:
-            write_bytes(file, data[:end])
+            self._cut(file, end)
         return found
+
+    def _cut(self, file: Path, end: int) -> None:
+        """In place: a full disk has no room for another copy."""
+        try:
+            os.truncate(file, end)
+        except OSError as error:
+            raise UserError(f"{file}: can't be written: {error.strerror or error}") from None
 
     def add(self, name: str, rows: Sequence[Row]) -> None:
         """See Store."""
@@ -177,6 +207,26 @@ class EvaluationDirectory:
             write_text(self.path / name, text)
         except OSError as error:
             raise UserError(f"{self.path / name}: can't be written: {error.strerror or error}") from None
+
+
+FIELDS: dict[str, type | tuple[type, ...]] = {
+    "draw": int, "g": int, "prompt_id": str, "tokens": int, "finish": str, "verdict": str, "reward": (int, float),
+}  # fmt: skip
+
+
+def _parsed(line: bytes) -> Row | None:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def _fits(row: Row, name: str, g: int, draw: Any, problems: int) -> bool:
+    """Whether a row is the next of its problem, and has what figures are made of."""
+    typed = all(isinstance(row.get(field), kind) and not isinstance(row[field], bool) for field, kind in FIELDS.items())
+    known = row.get("set") == name and row.get("correct", 0) in (True, False, None) and "correct" in row
+    return typed and known and row["g"] == g and row["draw"] == draw and 0 <= row["draw"] < problems
 
 
 def _only_lock(path: Path) -> bool:

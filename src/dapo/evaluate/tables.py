@@ -10,6 +10,7 @@ from dapo.evaluate.evaluation import Evaluation
 from dapo.evaluate.figures import AtK, SetFigures
 from dapo.evaluate.intervals import Interval
 from dapo.evaluate.results import Result, has_verdict, is_truncated
+from dapo.printable import one_line, printable
 from dapo.types import Verdict
 
 QUESTION = 60  # characters of a question in a table
@@ -142,11 +143,11 @@ def problem_table(figures: SetFigures) -> Table:
 def _problem(result: Result) -> list[str]:
     tokens = [row["tokens"] for row in result.rows]
     return [
-        short(result.question),
+        one_line(result.question, QUESTION),
         result.id[:8],
-        short(result.answer or "-", 24),
+        one_line(result.answer, 24),
         f"{result.right}/{result.samples}" if result.graded else "-",
-        short(result.majority() or "-", 24),
+        one_line(result.majority(), 24),
         str(sum(has_verdict(row, Verdict.UNPARSED) for row in result.rows)),
         str(sum(is_truncated(row) for row in result.rows)),
         f"{sum(tokens) / len(tokens):.1f}",
@@ -155,7 +156,7 @@ def _problem(result: Result) -> list[str]:
 
 def markdown(evaluation: Evaluation, title: str) -> str:
     """The whole evaluation as a markdown page."""
-    parts = [f"## {title}", ""]
+    parts = [f"## {printable(title)}", ""]
     parts += [table.markdown() for table in evaluation_tables(evaluation)]
     parts += [f"- {_escaped(note)}" for note in notes(evaluation)] + [""]
     parts += [problem_table(figures).markdown() for figures in evaluation.sets]
@@ -176,13 +177,6 @@ def between(interval: Interval) -> str:
     """Bounds as percentages; - for NaN."""
     low, high = interval
     return "-" if math.isnan(low) or math.isnan(high) else f"{low:.1%} to {high:.1%}"
-
-
-def short(text: str, length: int = QUESTION) -> str:
-    """One line of at most so many characters, fit for a terminal whatever the text holds."""
-    line = " ".join(text.split()).encode("utf-8", "backslashreplace").decode()
-    line = "".join(c if c.isprintable() else "?" for c in line)
-    return line if len(line) <= length else line[: length - 3] + "..."
 
 
 def _tokens(value: float) -> str:

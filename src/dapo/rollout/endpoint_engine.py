@@ -43,6 +43,7 @@ BACKOFF_SECONDS = 1.0  # before the second try; doubled for each one after it
 MAX_WAIT_SECONDS = 60.0  # between two tries, whatever Retry-After says
 TRIED_AGAIN = frozenset({408, 409, 429})  # and all of 500 and above
 FINISHES = {"stop": Finish.STOP, "length": Finish.LENGTH, "abort": Finish.ABORT}
+MAX_GIVEN_UP = 3  # draws in a row, each after all its tries: then the server is taken to be gone
 MAX_QUOTED = 240  # characters of what a server says
 
 
@@ -80,6 +81,7 @@ class EndpointEngine:
         url: http or https, up to and with /v1; a trailing / or /chat/completions is taken off.
         model: the name by which the server knows the model.
         api_key: sent as a bearer token, to this address alone; it is in no message. None or empty: none is sent.
+        key_variable: the environment variable that messages say it belongs in.
         concurrency: requests at a time, 1 or more.
         timeout_s: seconds, above 0, that a server may be silent before a try is given up.
         retries: 0 or more further tries, for what may pass: no connection, timeouts, 408, 409, 429, 5xx, no JSON.
@@ -99,6 +101,7 @@ class EndpointEngine:
         model: str,
         *,
         api_key: str | None = None,
+        key_variable: str = KEY_VARIABLE,
         concurrency: int = 16,
         timeout_s: float = 600.0,
         retries: int = 4,
@@ -107,7 +110,8 @@ class EndpointEngine:
         if concurrency < 1 or not timeout_s > 0 or retries < 0:
             given = f"not {concurrency}, {timeout_s:g} and {retries}"
             raise UserError(f"--endpoint wants concurrency >= 1, a timeout > 0 seconds and retries >= 0, {given}")
-        self._url, self._model, self._key = clean_url(url), model, clean_key(api_key)
+        self._url, self._model, self._key = clean_url(url), model, clean_key(api_key, key_variable)
+        self._variable = key_variable
         self._concurrency, self._timeout_s, self._retries, self._raw = concurrency, timeout_s, retries, raw
         self._client = make_client(self._url, self._key, concurrency, timeout_s)
         self._reached = threading.Event()  # whether the server has ever answered
@@ -118,6 +122,7 @@ class EndpointEngine:
         self._draws: dict[int, _Draw] = {}  # submitted, and neither handed out nor raised nor cancelled
         self._ended: list[_Draw] = []  # those of them that are complete or have failed, in that order
         self._warned: set[str] = set()
+        self._given_up = 0  # draws since the last good answer
         self._closed, self.estimated = False, 0
 
     def submit(self, draw: int, prompt: Prompt, params: SamplingParams) -> None:
@@ -138,8 +143,8 @@ class EndpointEngine:
     def poll(self) -> list[FinishedDraw]:
         """See RolloutEngine. A draw with a request whose every try went wrong comes back aborted, to be run again.
 
-        Raises UserError when the server refuses or there is none (what is finished is handed out first),
-        EngineError when nothing is in flight.
+        Raises UserError when the server refuses, there is none, or draw after draw gets no good answer (what is
+        finished is handed out first), EngineError when nothing is in flight.
         """
         if not self._draws:
             raise EngineError("poll with nothing in flight would wait for ever")
@@ -150,6 +155,9 @@ class EndpointEngine:
             del self._draws[asked.draw]
             if isinstance(asked.error, EngineError):
                 logger.warning("%s", asked.error)
+                self._given_up += 1
+                if self._given_up >= MAX_GIVEN_UP:
+                    raise UserError(f"{asked.error.message}, {self._given_up} draws in a row: is the server well?")
                 return [FinishedDraw(draw=asked.draw, responses=(ABORTED,) * asked.params.n)]
             if asked.error is not None:
                 raise asked.error
@@ -189,7 +197,7 @@ class EndpointEngine:
             if isinstance(outcome, DapoError):
                 asked.error = outcome
             else:
-                asked.responses[g] = self._response(outcome)
+                asked.responses[g], self._given_up = self._response(outcome), 0
             if asked.error or len(asked.responses) == asked.params.n:
                 self._ended.append(asked)
 
@@ -207,7 +215,7 @@ class EndpointEngine:
             engine_logprobs=np.full(count, np.nan, np.float32),
             finish=FINISHES.get(answer.reason, Finish.STOP),
             token_versions=((0, count),),
-            text=answer.text,
+            text=self._hide(answer.text),
         )
 
     def _warn(self, what: str) -> None:
@@ -282,7 +290,7 @@ class EndpointEngine:
         """What the user can do about a refusal."""
         if status in (401, 403):
             state = "the one there does not do" if self._key else "there is none"
-            return f"the server wants a key, in the environment variable {KEY_VARIABLE} ({state})"
+            return f"the server wants a key, in the environment variable {self._variable} ({state})"
         if status in (404, 405):
             return self._hide(f"check the model name {self._model!r}, and the address (--endpoint): most end in /v1")
         if status < 400:

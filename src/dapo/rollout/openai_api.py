@@ -58,11 +58,11 @@ def clean_url(url: str) -> str:
     return url.rstrip("/")
 
 
-def clean_key(key: str | None) -> str:
+def clean_key(key: str | None, variable: str = KEY_VARIABLE) -> str:
     """The key without the space around it; "" for none. Raises UserError where no header can hold it."""
     key = (key or "").strip()
     if not (key.isascii() and key.isprintable()) or set(key) & set(' "\\'):
-        raise UserError(f"the key in the environment variable {KEY_VARIABLE} has characters that no key has")
+        raise UserError(f"the key in the environment variable {variable} has characters that no key has")
     return key
 
 

@@ -114,7 +114,8 @@ class RunDirectory:
         target = self.path / name
         with _writing(target):
             target.parent.mkdir(parents=True, exist_ok=True)
-            write_text(target, json.dumps(data, indent=2, ensure_ascii=False, sort_keys=False) + "\n")
+            text = json.dumps(data, indent=2, ensure_ascii=False, sort_keys=False) + "\n"
+            write_bytes(target, text.encode("utf-8", "backslashreplace"))  # a lone surrogate as its JSON escape
 
     def read_json(self, name: str) -> Any:
         """A JSON file of this run. Raises UserError."""
