@@ -87,7 +87,7 @@ def first_and_last(run: str, first: int, last: int) -> list[str]:
                 lines.append(
                     f"{name}, step {first} to {last}, paired: avg {signed(one.paired.difference)} points "
                     f"(95% {signed_between(one.paired.low, one.paired.high)}), pass@{at_k.k} {signed(at_k.difference)} "
-                    f"({signed_between(at_k.low, at_k.high)}); {reading(one)}"
+                    f"({signed_between(at_k.low, at_k.high)}); {reading(one, f'step {first}', f'step {last}')}"
                 )
     except UserError as error:  # the tables stand without it
         lines.append(error.message)

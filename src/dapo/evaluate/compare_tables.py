@@ -119,10 +119,10 @@ def _too_few(one: SetComparison) -> str:
     return f"; {n} samples are too few for any to be" if least > 0.05 / one.paired.problems else ""
 
 
-def reading(one: SetComparison) -> str:
-    """pass@1 against pass@k: what rose, and which problems are solved now that were not, or no longer are."""
+def reading(one: SetComparison, a: str = "A", b: str = "B") -> str:
+    """pass@1 against pass@k: what rose, and which problems are solved in b that were not in a, or the other way."""
     first, last = one.pass_at[0], one.pass_at[-1]
-    solved = f"{one.gained} problems without a right sample in A have one in B, {one.lost} the other way round"
+    solved = f"{one.gained} problems without a right sample in {a} have one in {b}, {one.lost} the other way round"
     said = {"rose": "rose", "fell": "fell", "open": "may not have changed"}
     if last.k == 1:
         return f"pass@1 {said[first.direction]}; one sample each can't tell sharper from wider"

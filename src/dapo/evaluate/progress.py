@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dapo.evaluate.tables import Table, between, percent
+from dapo.evaluate.tables import Table, percent, with_bounds
 
 Line = tuple[list[int], list[float], list[float], list[float]]  # steps, values, lower and upper bounds
 
@@ -66,8 +66,7 @@ def _figures(name: str, curve: Curve) -> Table:
         rows = [[str(step), f"{point['reward_mean']:.3f}", *_shape(point)] for step, point in curve.points.items()]
         return Table(f"{name}: over training", heads, rows)
     heads = ["step"]
-    for label in lines:
-        heads += [label, "95%"]
+    heads += [f"{label} [95%]" for label in lines]
     kinds = list(dict.fromkeys(kind for point in curve.points.values() for kind in point["phrases"]))
     heads += ["parsed", "truncated", "mean tokens", *(f"{kind}: right / wrong" for kind in kinds)]
     rows = []
@@ -75,7 +74,7 @@ def _figures(name: str, curve: Curve) -> Table:
         row = [str(step)]
         for steps, values, lows, highs in lines.values():
             place = steps.index(step) if step in steps else None
-            row += ["-", "-"] if place is None else [percent(values[place]), between((lows[place], highs[place]))]
+            row.append("-" if place is None else with_bounds(values[place], lows[place], highs[place]))
         rows.append([*row, *_shape(point), *(_phrase(point["phrases"].get(kind)) for kind in kinds)])
     return Table(f"{name}: over training", heads, rows)
 

@@ -65,14 +65,14 @@ def _by_k(evaluation: Evaluation) -> list[Table]:
         if not figures.pass_at:
             continue
         maj = {f.k: f for f in figures.maj_at}
-        heads = ["k", "pass@k", "95%", "maj@k", "95%", "ties at the top"]
-        rows = [[str(f.k), *_at_k(f), *_at_k(maj.get(f.k)), _ties(maj.get(f.k))] for f in figures.pass_at]
+        heads = ["k", "pass@k [95%]", "maj@k [95%]", "ties at the top"]
+        rows = [[str(f.k), _at_k(f), _at_k(maj.get(f.k)), _ties(maj.get(f.k))] for f in figures.pass_at]
         found.append(Table(f"{figures.name}: pass@k and maj@k, 95% over the population", heads, rows))
     return found
 
 
-def _at_k(figure: AtK | None) -> tuple[str, str]:
-    return ("-", "-") if figure is None else (percent(figure.value), between((figure.low, figure.high)))
+def _at_k(figure: AtK | None) -> str:
+    return "-" if figure is None else with_bounds(figure.value, figure.low, figure.high)
 
 
 def _ties(figure: AtK | None) -> str:
@@ -171,6 +171,11 @@ def percent(value: float) -> str:
 def points(value: float) -> str:
     """A difference of shares in percentage points."""
     return f"{100 * value:.1f} points"
+
+
+def with_bounds(value: float, low: float, high: float) -> str:
+    """A share with its interval, in percent: 12.5% [3.1, 21.9]."""
+    return percent(value) if math.isnan(low) else f"{percent(value)} [{100 * low:.1f}, {100 * high:.1f}]"
 
 
 def between(interval: Interval) -> str:
