@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from dapo.errors import UserError
 from dapo.evaluate.estimators import maj_at_k, pass_at_k, powers_of_two
 from dapo.evaluate.figures import sparse
-from dapo.evaluate.intervals import NONE, envelope
+from dapo.evaluate.intervals import NONE, Interval, envelope
 from dapo.evaluate.paired import RANGE, Paired, paired, seeds, welch
 from dapo.evaluate.phrases import PhraseShare, phrase_shares
 from dapo.evaluate.results import RIGHT, Result, plain
@@ -189,14 +189,17 @@ def compare_set(name: str, before: Measured, after: Measured, *, seed: int = 0) 
     check_graded(name, [result for pair in pairs for result in pair])
     counts = [[(pair[side].samples, pair[side].right) for pair in pairs] for side in (0, 1)]
     sparseness = [sparse([pair[side].mean for pair in pairs]) for side in (0, 1)]
+    difference = paired(counts[0], counts[1], seed=seed)
+    alone = difference.set_low, difference.set_high
+    voted = all(result.votes is not None for pair in pairs for result in pair)
     movers = sorted(_movers(pairs), key=lambda mover: (-abs(mover.change), mover.id))
     return SetComparison(
         name=name,
         before=_mean([pair[0].mean for pair in pairs]),
         after=_mean([pair[1].mean for pair in pairs]),
-        paired=paired(counts[0], counts[1], seed=seed),
-        pass_at=_pass_at(pairs),
-        maj_at=_maj_at(pairs),
+        paired=difference,
+        pass_at=_at_every_k(pairs, alone, _pass),
+        maj_at=_at_every_k(pairs, alone, _maj) if voted else (),
         movers=tuple(movers),
         beyond_chance=_beyond_chance(movers, len(pairs)),
         gained=sum(not first.right and second.right > 0 for first, second in pairs),
@@ -249,30 +252,35 @@ def compare_seeds(name: str, before: Sequence[Measured], after: Sequence[Measure
     return SeedComparison(name=name, before=first, after=second, difference=difference, low=low, high=high)
 
 
-def _pass_at(pairs: Pairs) -> tuple[AtKDifference, ...]:
+def _at_every_k(pairs: Pairs, alone: Interval, figure: Callable[[Result, int], float]) -> tuple[AtKDifference, ...]:
+    """A figure of k samples, for every k that both sides have."""
     most = min(result.samples for pair in pairs for result in pair)
-    return tuple(
-        _difference(k, [[pass_at_k(pair[side].samples, pair[side].right, k) for pair in pairs] for side in (0, 1)])
-        for k in powers_of_two(most)
-    )
+    found = []
+    for k in powers_of_two(most):
+        before, after = ([figure(pair[side], k) for pair in pairs] for side in (0, 1))
+        found.append(_difference(k, before, after, alone))
+    return tuple(found)
 
 
-def _maj_at(pairs: Pairs) -> tuple[AtKDifference, ...]:
-    if any(result.votes is None for pair in pairs for result in pair):
-        return ()
-    most = min(result.samples for pair in pairs for result in pair)
-    return tuple(
-        _difference(k, [[maj_at_k(pair[side].votes or (), RIGHT, k)[0] for pair in pairs] for side in (0, 1)])
-        for k in powers_of_two(most)
-    )
+def _pass(result: Result, k: int) -> float:
+    return pass_at_k(result.samples, result.right, k)
 
 
-def _difference(k: int, values: Sequence[Sequence[float]]) -> AtKDifference:
-    differences = [after - before for before, after in zip(*values, strict=True)]
-    low, high = envelope(differences, NONE, RANGE)
-    before, after = map(_mean, values)
+def _maj(result: Result, k: int) -> float:
+    return maj_at_k(result.votes or (), RIGHT, k)[0]
+
+
+def _difference(k: int, before: Sequence[float], after: Sequence[float], alone: Interval) -> AtKDifference:
+    differences = [b - a for a, b in zip(before, after, strict=True)]
+    low, high = envelope(differences, alone if k == 1 else NONE, RANGE)
     return AtKDifference(
-        k=k, before=before, after=after, difference=_mean(differences), low=low, high=high, problems=len(differences)
+        k=k,
+        before=_mean(before),
+        after=_mean(after),
+        difference=_mean(differences),
+        low=low,
+        high=high,
+        problems=len(differences),
     )
 
 

@@ -144,7 +144,7 @@ def set_figures(name: str, results: Sequence[Result], k: int, spent: Spent) -> S
     counts = [(result.samples, result.right) for result in results] if graded else []
     this_set, population = detectable(counts)
     alone = set_interval(counts)
-    pass_at, maj_at = (_pass_at(results, k), _maj_at(results, k)) if graded else ([], [])
+    pass_at, maj_at = (_pass_at(results, k, alone), _maj_at(results, k, alone)) if graded else ([], [])
     right, wrong = ([row["tokens"] for row in rows if row["correct"] is side] for side in (True, False))
     sources = sorted({result.source for result in results})
     return SetFigures(
@@ -208,26 +208,27 @@ def _warnings(means: Sequence[float], *at: Sequence[tuple[AtK, Sequence[float]]]
     return (f"{', '.join(names)}: {said}: under {SPARSE:g} problems' worth on one side",) if names else ()
 
 
-def _pass_at(results: Sequence[Result], k: int) -> list[tuple[AtK, Sequence[float]]]:
-    """Each figure with its value for each problem."""
+def _pass_at(results: Sequence[Result], k: int, alone: Interval) -> list[tuple[AtK, Sequence[float]]]:
+    """Each figure with its value for each problem. alone: avg@k's interval for the set, and so pass@1's."""
     return [
-        _at_k(size, [pass_at_k(result.samples, result.right, size) for result in results]) for size in powers_of_two(k)
+        _at_k(size, [pass_at_k(result.samples, result.right, size) for result in results], alone)
+        for size in powers_of_two(k)
     ]
 
 
-def _maj_at(results: Sequence[Result], k: int) -> list[tuple[AtK, Sequence[float]]]:
+def _maj_at(results: Sequence[Result], k: int, alone: Interval) -> list[tuple[AtK, Sequence[float]]]:
     votes = [result.votes for result in results]
     if any(own is None for own in votes):
         return []
     found = []
     for size in powers_of_two(k):
         pairs = [maj_at_k(own or (), RIGHT, size) for own in votes]
-        found.append(_at_k(size, [value for value, _ in pairs], tied=_mean([tied for _, tied in pairs])))
+        found.append(_at_k(size, [value for value, _ in pairs], alone, _mean([tied for _, tied in pairs])))
     return found
 
 
-def _at_k(k: int, values: Sequence[float], tied: float | None = None) -> tuple[AtK, Sequence[float]]:
-    low, high = population_interval(values)
+def _at_k(k: int, values: Sequence[float], alone: Interval, tied: float | None = None) -> tuple[AtK, Sequence[float]]:
+    low, high = population_interval(values, alone if k == 1 else NONE)
     return AtK(k=k, value=_mean(values), low=low, high=high, tied=tied), values
 
 
