@@ -29,7 +29,7 @@ def printable(text: str) -> str:
 
 
 def one_line(value: Any, limit: int) -> str:
-    """Anything on one line of at most so many characters; - for None.
+    r"""Anything on one line of at most so many characters; - for None.
 
     >>> one_line("a  long\nanswer", 9)
     'a long...'
