@@ -227,7 +227,10 @@ def row_files(run: Path) -> dict[str, Any]:
         for file in (run / folder).glob("*.zst")
     }
     for file in (run / "eval").glob("*.json"):
-        found[f"eval/{file.name}"] = json.loads(file.read_text(encoding="utf-8")) | {"seconds": None}
+        figures = json.loads(file.read_text(encoding="utf-8"))
+        for one in figures["sets"].values():
+            one["spent"]["seconds"] = None
+        found[f"eval/{file.name}"] = figures
     for number, row in enumerate(helpers.comparable(helpers.metrics(run))):
         found |= {f"metrics.jsonl line {number + 1}: {key}": value for key, value in row.items()}
     return found

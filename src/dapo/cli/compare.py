@@ -55,8 +55,6 @@ def compare(
         raise UserError("name two evaluations to compare: dapo compare A B")
     two = len(groups) == 2 and len(everyone) == 2
     notes = check_comparable(everyone, allow, seeds=not two)
-    if idle := [name for name in allow if not any(f".{name}:" in note or f" {name}:" in note for note in notes)]:
-        raise UserError(f"--allow {idle[0]}: nothing of that name differs; leave it out")
     if two:
         data, tables, more = _two(groups[0][0], groups[1][0], movers, seed)
     else:
@@ -92,7 +90,7 @@ def measured(word: str) -> Measured:
         directory = EvaluationDirectory(Path(word))
         figures, results = directory.figures(), results_of(directory.all_rows())  # refuses what is not finished
         check_whole(Path(word), figures, results)
-        return Measured(label=word, settings=directory.settings(), results=results)
+        return Measured(label=word, place=str(Path(word).resolve()), settings=directory.settings(), results=results)
     name, step = split_step(word)
     if name != "latest" and not (Path(name) / "config.resolved.json").is_file():
         raise UserError(f"{word}: neither an evaluation's folder (dapo eval makes them) nor a run")
@@ -113,7 +111,8 @@ def measured(word: str) -> Measured:
         )
     results = results_of(run.rollouts(step, "eval"))
     check_whole(run.path / "eval", figures, results)
-    return Measured(label=f"{name}@{step}", settings=settings, results=results)
+    place = f"{run.path.resolve()}@{step}"
+    return Measured(label=f"{name}@{step}", place=place, settings=settings, results=results)
 
 
 def check_whole(path: Path, figures: Mapping[str, Any], results: Mapping[str, Any]) -> None:

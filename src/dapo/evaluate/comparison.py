@@ -25,6 +25,7 @@ class Measured:
     """An evaluation to be compared: what it is called, its settings, its results by set."""
 
     label: str
+    place: str = ""  # its own, however it was called; the label where it has none
     settings: Mapping[str, Any]
     results: Mapping[str, Sequence[Result]]
 
@@ -139,11 +140,11 @@ def check_comparable(measured: Sequence[Measured], allowed: Collection[str], *, 
 
     Raises:
         UserError: sampling settings, wording or graders differ, or the problems do, and were not allowed by
-            name; or one evaluation stands twice in a group over seeds.
+            name; nothing of an allowed name differs; or one evaluation stands twice in a group over seeds.
     """
-    if seeds and len({one.label for one in measured}) < len(measured):
+    if seeds and len({one.place or one.label for one in measured}) < len(measured):
         raise UserError("an evaluation is named twice; over training seeds each has to be another run")
-    first, notes = measured[0], []
+    first, notes, differing = measured[0], [], set[str]()
     for other in measured[1:]:
         found = changed_names(first.settings, other.settings)
         for name in common_sets(first, other):
@@ -157,6 +158,9 @@ def check_comparable(measured: Sequence[Measured], allowed: Collection[str], *, 
             what = "; ".join(found[name] for name in refused)
             raise UserError(f"{first.label} and {other.label} can't be compared: {what}; {mend}")
         notes += [f"allowed: {line}" for line in found.values()]
+        differing |= set(found)
+    if idle := [name for name in allowed if name not in differing]:
+        raise UserError(f"--allow {idle[0]}: nothing of that name differs; leave it out")
     return list(dict.fromkeys(notes))
 
 

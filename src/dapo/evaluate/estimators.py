@@ -66,7 +66,7 @@ def maj_at_k(votes: Sequence[int | None], right: int | None, k: int) -> tuple[fl
         ValueError: k outside 1..n.
 
     >>> maj_at_k([0, 0, 1], 0, 1)
-    (0.6666666666666666, 0.0)
+    (0.666666666667, 0.0)
     """
     n = len(votes)
     if not 1 <= k <= n:

@@ -29,8 +29,9 @@ class Evaluation:
 
     @property
     def rows(self) -> list[Row]:
-        """Every sample's row, set by set."""
-        return [row for figures in self.sets for result in figures.results for row in result.rows]
+        """Every sample's row, set by set, without seconds: equal runs have equal rows."""
+        rows = (row for figures in self.sets for result in figures.results for row in result.rows)
+        return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
 
     def metrics(self) -> dict[str, float]:
         """Metric name -> value: eval/NAME of the one set, or eval/SET/NAME of each of several."""

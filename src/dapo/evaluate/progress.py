@@ -63,7 +63,9 @@ def _figures(name: str, curve: Curve) -> Table:
     lines = curve.lines()
     if not lines:
         heads = ["step", "mean reward", "parsed", "truncated", "mean tokens"]
-        rows = [[str(step), f"{point['reward_mean']:.3f}", *_shape(point)] for step, point in curve.points.items()]
+        rows = [
+            [str(step), f"{_number(point['reward_mean']):.3f}", *_shape(point)] for step, point in curve.points.items()
+        ]
         return Table(f"{name}: over training", heads, rows)
     heads = ["step"]
     heads += [f"{label} [95%]" for label in lines]

@@ -325,7 +325,7 @@ def at_step(folder: Path, step: int) -> Checkpoint:
 def best(folder: Path) -> Checkpoint:
     """The sound checkpoint with the highest score (`checkpoint.best_metric`), of equals the newest. UserError: none."""
     scored = [(score, path) for path in folders(folder) if (score := _score(path)) is not None]
-    for _, path in sorted(scored, reverse=True):
+    for _, path in sorted(scored, key=lambda one: (one[0], _place(one[1]) or (0, "")), reverse=True):
         if fault(path) is None:
             return _read(path)
     raise UserError(f"{folder}: no checkpoint was evaluated; set checkpoint.every and eval.every so that they meet")

@@ -66,7 +66,7 @@ def _figures(title: str, before: dict[str, Any], after: dict[str, Any]) -> Table
     for name in ("", "before", "after"):
         table.add_column(name, justify="left" if not name else "right")
     both = (before, after)
-    if after["accuracy"] is not None:
+    if all(e["accuracy"] is not None for e in both):
         table.add_row("accuracy, avg@k", *(f"{e['accuracy']:.1%}" for e in both))
         table.add_row("95%, other such problems", *(_interval(e, "population, over problem means") for e in both))
         table.add_row("95%, these problems", *(_interval(e, "this set alone, sampling noise") for e in both))
@@ -75,7 +75,7 @@ def _figures(title: str, before: dict[str, Any], after: dict[str, Any]) -> Table
             if common:
                 k = max(common, key=int)
                 table.add_row(f"{name}@{k}", *(f"{e[f'{name}_at'][k]['value']:.1%}" for e in both))
-    table.add_row("mean reward", *(f"{e['reward_mean']:.3f}" for e in both))
+    table.add_row("mean reward", *("-" if e["reward_mean"] is None else f"{e['reward_mean']:.3f}" for e in both))
     for name, key in (("parsed answers", "parsed_fraction"), ("truncated", "truncated_fraction")):
         table.add_row(name, *(f"{e[key]:.1%}" for e in both))
     table.add_row("mean length, tokens", *(f"{e['length_mean_tokens']:.1f}" for e in both))
