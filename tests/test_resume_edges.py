@@ -351,7 +351,8 @@ def test_evaluations_count_engine_failures(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(TorchEngine, "poll", poll)
     run = helpers.train(tmp_path, "train.num_steps=1")
     assert helpers.metrics(run)[0]["eval/engine_failures"] == 2
-    assert json.loads((run / "eval" / "step_000000.json").read_text())["engine_failures"] == 2
+    sets = json.loads((run / "eval" / "step_000000.json").read_text())["sets"]
+    assert sets["holdout"]["spent"]["engine_failures"] == 2
 
 
 def test_a_second_signal_during_a_save_leaves_what_stands(tmp_path: Path) -> None:
