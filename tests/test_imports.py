@@ -41,7 +41,7 @@ LAYERS: list[set[str]] = [
     {"ledger", "metrics"},
     {"loop", "provenance"},
     {"build"},
-    {"evaluator"},
+    {"evaluator", "curate"},
     {"doctor"},
     {"cli"},
     {"__main__"},

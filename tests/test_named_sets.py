@@ -123,7 +123,7 @@ def test_json_lines_in_a_json_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"[]", "an empty array"),
+        (b"[]", "no rows in it"),
         (b' [ "a" ]', "row 1: a JSON object is wanted, each element one row"),
         (b'[{"prompt": "a", "answer": "1"}, 5]', "row 2: a JSON object is wanted"),
         (b'[{"prompt": "a"', "not valid JSON"),
@@ -152,7 +152,7 @@ def test_only_the_named_set_cuts_gsm8k_answers(tmp_path: Path) -> None:
 def test_an_unknown_source_lists_what_there_is() -> None:
     """The named sets are in the message."""
     message = refusal(lambda: read("aime2024"))
-    assert "use a .jsonl or .parquet file" in message
+    assert "use a .parquet, .jsonl, .json, .csv or .tsv file" in message
     assert all(name in message for name in named.NAMES)
 
 
@@ -232,7 +232,7 @@ def test_a_local_file_that_cannot_be_used(tmp_path: Path) -> None:
     assert f"{path}: not a readable parquet file" in refusal(lambda: read("aime24", tmp_path))
     for name in ("aime25", "amc23"):
         (tmp_path / f"{name}.jsonl").write_bytes(b"\xff\xfe\n" if name == "amc23" else b"\n")
-    assert "aime25.jsonl): no rows in it" in refusal(lambda: read("aime25", tmp_path))
+    assert "aime25.jsonl: no rows in it" in refusal(lambda: read("aime25", tmp_path))
     assert "amc23.jsonl, row 1: not UTF-8" in refusal(lambda: read("amc23", tmp_path))
     write(tmp_path / "math500.jsonl", [{"text": "a"}])
     message = refusal(lambda: read("math500", tmp_path))

@@ -16,6 +16,7 @@ import click
 from dapo import __version__
 from dapo.cli.browse import browse
 from dapo.cli.compare import compare
+from dapo.cli.data import data
 from dapo.cli.evaluate import evaluate
 from dapo.cli.grade import grade
 from dapo.cli.inspect import config, doctor, recipe
@@ -42,7 +43,7 @@ def group(verbose: bool) -> None:
     root.handlers = [handler]
 
 
-for command in (train, evaluate, compare, progress, browse, sample, chat, grade, config, doctor, export, recipe):
+for command in (train, evaluate, compare, progress, browse, sample, chat, grade, data, config, doctor, export, recipe):
     group.add_command(command)
 
 

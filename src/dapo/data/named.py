@@ -14,7 +14,6 @@ context, where there is one, stands before its question.
 from __future__ import annotations
 
 import fnmatch
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +21,9 @@ from typing import Any, Literal
 
 from dapo.config.schema import SourceConfig
 from dapo.data import livecodebench
-from dapo.data.sources import ANSWER_COLUMNS, FILE_ENDINGS, PROMPT_COLUMNS, Row, column, read_file, resolve
-from dapo.data.template import DAPO_WORDING
+from dapo.data.sources import ANSWER_COLUMNS, PROMPT_COLUMNS, Row, column, resolve
+from dapo.data.tables import read_file
+from dapo.data.wrappers import bare, gsm8k_answer, last_boxed
 from dapo.errors import DataError
 
 
@@ -124,14 +124,7 @@ SETS: dict[str, NamedSet] = {
 }
 NAMES = tuple(SETS)
 
-# Instructions that stored copies put around the problem.
-_BEFORE, _AFTER = (part.strip() for part in DAPO_WORDING.split("{{ problem }}"))
-_SUFFIXES = (
-    _AFTER,
-    "Let's think step by step and output the final answer within \\boxed{}.",
-    "Please reason step by step, and put your final answer within \\boxed{}.",
-    'Let\'s think step by step and output the final answer after "####".',
-)
+_ENDINGS = (".parquet", ".jsonl", ".json")  # of local copies
 
 
 def is_named(name: str) -> bool:
@@ -167,13 +160,8 @@ def read_named(source: SourceConfig, data_dir: str | None) -> Iterator[Row]:
     """
     name = source.source
     files = [(str(path), path) for path in [find(name, data_dir)]] if data_dir is not None else fetch(name)
-    empty = True
     for label, path in files:
-        for row in _rows(source, SETS[name], label, path):
-            empty = False
-            yield row
-    if empty:
-        raise DataError(f"{name} ({files[0][0]}): no rows in it; give the whole file")
+        yield from _rows(source, SETS[name], label, path)
 
 
 def _rows(source: SourceConfig, known: NamedSet, label: str, path: Path) -> Iterator[Row]:
@@ -202,25 +190,6 @@ def _answer_column(source: SourceConfig, known: NamedSet, columns: dict[str, Any
     return resolve(columns, source.answer_column, candidates, where, "answer_column")
 
 
-def bare(problem: Any, where: str) -> str:
-    """The problem's own text: of a message list the user's turn, without the usual instructions.
-
-    Raises:
-        DataError: it is neither a text nor a conversation of one user's turn.
-    """
-    if isinstance(problem, (list, tuple)):
-        turns = [turn for turn in problem if not (isinstance(turn, dict) and turn.get("role") == "system")]
-        problem = turns[0].get("content") if len(turns) == 1 and isinstance(turns[0], dict) else None
-        if problem is None:
-            raise DataError(f"{where}: the prompt should be a text or the messages of one user's turn")
-    if not isinstance(problem, str):
-        raise DataError(f"{where}: the prompt is {type(problem).__name__}, not a text; set data.prompt_column")
-    text = problem.strip().removeprefix(_BEFORE)
-    for suffix in _SUFFIXES:
-        text = text.rstrip().removesuffix(suffix)
-    return text.strip()
-
-
 def _gold(name: str, answer: Any, column_name: str) -> Any:
     """The gold as the grader reads it; several answers of a list are joined by commas."""
     if isinstance(answer, (list, tuple)) and len(answer) > 1:
@@ -229,24 +198,7 @@ def _gold(name: str, answer: Any, column_name: str) -> Any:
         return answer
     if column_name == "solution":
         return last_boxed(answer)
-    if name == "gsm8k" and "####" in answer:
-        return re.sub(r"(?<=\d),(?=\d)", "", answer.rpartition("####")[2]).strip()
-    return answer
-
-
-def last_boxed(text: str) -> str | None:
-    r"""What stands in the last \boxed{} (or \fbox{}) of a solution; None without a closed one.
-
-    >>> last_boxed(r"first \boxed{1}, then \boxed{\frac{1}{2}}.")
-    '\\frac{1}{2}'
-    """
-    starts = [match.end() for match in re.finditer(r"\\(?:boxed|fbox)\s*\{", text)]
-    depth = 1
-    for place in range(starts[-1] if starts else len(text), len(text)):
-        depth += {"{": 1, "}": -1}.get(text[place], 0)
-        if depth == 0:
-            return text[starts[-1] : place].strip()
-    return None
+    return gsm8k_answer(answer) if name == "gsm8k" else answer
 
 
 def _olympiad(problem: str, columns: dict[str, Any], where: str) -> str:
@@ -268,7 +220,7 @@ def places(name: str) -> list[str]:
     stems = []
     for alias in (name, *SETS[name].aliases):
         stems += [alias] if "/" in alias else [alias, f"{alias}/{alias}", f"{alias}/test"]
-    return [stem + ending for stem in stems for ending in FILE_ENDINGS]
+    return [stem + ending for stem in stems for ending in _ENDINGS]
 
 
 def find(name: str, data_dir: str) -> Path:
@@ -300,7 +252,7 @@ def fetch(name: str) -> list[tuple[str, Path]]:
         paths = [known.files]
         if any(mark in known.files for mark in "*?["):
             listed = huggingface_hub.HfApi().list_repo_files(known.repo, repo_type="dataset", revision=known.revision)
-            paths = [p for p in sorted(listed) if fnmatch.fnmatchcase(p, known.files) and p.endswith(FILE_ENDINGS)]
+            paths = [p for p in sorted(listed) if fnmatch.fnmatchcase(p, known.files) and p.endswith(_ENDINGS)]
         got = [
             Path(huggingface_hub.hf_hub_download(known.repo, p, repo_type="dataset", revision=known.revision))
             for p in paths

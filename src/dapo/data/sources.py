@@ -1,18 +1,15 @@
-"""Rows from where the problems are: JSON lines, a JSON array, parquet, reasoning-gym, a named set.
-
-A row keeps its number in the file (the first is 1), so that every later message can name it.
-"""
+"""Rows from where the problems are: a table file, a prepared folder, reasoning-gym, a named set."""
 
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dapo.config.schema import SourceConfig
+from dapo.data.tables import FILE_ENDINGS, Numbered, is_prepared, read_file
 from dapo.errors import DataError
 
 REASONING_GYM = "reasoning-gym:"
@@ -21,9 +18,6 @@ AUTO = "auto"
 # Where column = "auto" looks, in order; a dot goes into a struct.
 PROMPT_COLUMNS = ("prompt", "problem", "question")
 ANSWER_COLUMNS = ("answer", "expected_answer", "final_answer", "reward_model.ground_truth", "ground_truth")
-FILE_ENDINGS = (".parquet", ".jsonl", ".json")
-
-Numbered = Iterator[tuple[int, dict[str, Any]]]  # (row number from 1, its columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,30 +48,17 @@ def read_rows(source: SourceConfig, data_dir: str | None = None) -> Iterator[Row
         rows = _reasoning_gym(source)
     elif named.is_named(source.source):
         rows = named.read_named(source, data_dir)
-    elif source.source.endswith(FILE_ENDINGS):
+    elif source.source.endswith(FILE_ENDINGS) or is_prepared(Path(source.source)):
         rows = _table(source, read_file(Path(source.source)))
     else:
         raise DataError(
-            f"data.source = {source.source}: use a .jsonl or .parquet file, a .json file, reasoning-gym:TASK, "
-            f"or for evaluation a named set ({', '.join(named.NAMES)})"
+            f"data.source = {source.source}: use a .parquet, .jsonl, .json, .csv or .tsv file, a folder that dapo "
+            f"data prepare wrote, reasoning-gym:TASK, or for evaluation a named set ({', '.join(named.NAMES)})"
         )
     for index, row in enumerate(rows):
         if source.max_rows is not None and index >= source.max_rows:
             return
         yield row
-
-
-def read_file(path: Path) -> Numbered:
-    """(number from 1, columns) of each row of a .parquet, .jsonl or .json file.
-
-    A .json file holds one array of objects, or objects in lines as a .jsonl file does.
-
-    Raises:
-        DataError: naming the file, and the row where one is at fault.
-    """
-    if path.suffix == ".parquet":
-        return _parquet(path)
-    return _jsonl(path) if path.suffix == ".jsonl" else _json(path)
 
 
 def _table(source: SourceConfig, rows: Numbered) -> Iterator[Row]:
@@ -131,70 +112,6 @@ def _lookup(columns: dict[str, Any], name: str) -> Any:
 def _missing(columns: dict[str, Any], name: str, where: str, knob: str) -> DataError:
     has = ", ".join(map(str, columns)) or "none"
     return DataError(f"{where}: no column {name}; this row has {has}; set data.{knob}")
-
-
-def _jsonl(path: Path) -> Numbered:
-    try:
-        with path.open("rb") as lines:
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    yield number, _object(_parsed(line, f"{path}, row {number}"), f"{path}, row {number}", "one a line")
-    except FileNotFoundError:
-        raise _no_file(path) from None
-    except OSError as error:
-        raise DataError(f"{path}: can't be read: {error}") from None
-
-
-def _json(path: Path) -> Numbered:
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise _no_file(path) from None
-    except OSError as error:
-        raise DataError(f"{path}: can't be read: {error}") from None
-    if not content.lstrip().startswith(b"["):
-        yield from _jsonl(path)
-        return
-    rows = _parsed(content, str(path))
-    if not rows:
-        raise DataError(f"{path}: an empty array, no problems in it; give a file with rows")
-    for number, row in enumerate(rows, start=1):
-        yield number, _object(row, f"{path}, row {number}", "each element one row")
-
-
-def _parsed(content: bytes, where: str) -> Any:
-    try:
-        return json.loads(content.decode("utf-8"))
-    except UnicodeDecodeError:
-        raise DataError(f"{where}: not UTF-8; convert the file") from None
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not valid JSON: {error}") from None
-
-
-def _object(row: Any, where: str, how: str) -> dict[str, Any]:
-    if not isinstance(row, dict):
-        raise DataError(f"{where}: a JSON object is wanted, {how}")
-    return row
-
-
-def _no_file(path: Path) -> DataError:
-    return DataError(f"{path}: no such file (data.source)")
-
-
-def _parquet(path: Path) -> Numbered:
-    import pyarrow
-    import pyarrow.parquet
-
-    if not path.is_file():
-        raise _no_file(path)
-    number = 0
-    try:
-        for batch in pyarrow.parquet.ParquetFile(path).iter_batches(batch_size=4096):
-            for row in batch.to_pylist():
-                number += 1
-                yield number, row
-    except (OSError, pyarrow.ArrowException) as error:
-        raise DataError(f"{path}: not a readable parquet file: {str(error).splitlines()[0]}") from None
 
 
 def _reasoning_gym(source: SourceConfig) -> Iterator[Row]:

@@ -1,0 +1,92 @@
+"""What `dapo data inspect` shows of a file: counts, lengths, some rows."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dapo.data.prepare.describe import Lengths, answer_type
+from dapo.data.prepare.reading import Columns, Raw, open_source, rows
+from dapo.data.prepare.text import language, words
+from dapo.data.prepare.validate import as_text
+from dapo.data.tables import CARD, is_prepared
+from dapo.errors import DataError
+from dapo.files import sha256
+from dapo.rng import Purpose, permutation
+
+
+@dataclass(slots=True)
+class Inspection:
+    """Figures over all rows of a source, and a few of them. card: of a prepared folder."""
+
+    name: str
+    card: dict[str, Any] | None
+    rows: int = 0
+    unreadable: int = 0
+    columns: Counter[str] = field(default_factory=Counter)
+    sources: Counter[str] = field(default_factory=Counter)
+    languages: Counter[str] = field(default_factory=Counter)
+    answer_types: Counter[str] = field(default_factory=Counter)
+    lengths: Lengths = field(default_factory=Lengths)
+    samples: list[Raw] = field(default_factory=list)
+
+    def summary(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            "name": self.name,
+            "rows": self.rows,
+            "rows_without_problem_text": self.unreadable,
+            "columns": dict(self.columns),
+            "data_source": dict(self.sources.most_common()),
+            "language": dict(self.languages.most_common()),
+            "answer_type": dict(self.answer_types.most_common()),
+            "problem_words": self.lengths.summary(),
+            "samples": [{"row": s.number, "problem": s.problem, "answer": s.answer} for s in self.samples],
+            "card": self.card,
+        }
+
+
+def look(name: str, samples: int = 3, seed: int = 0) -> Inspection:
+    """Reads a source once.
+
+    Args:
+        name: what `reading.open_source` takes.
+        samples: rows to show, chosen by the seed.
+        seed: of the choice.
+
+    Raises:
+        DataError: it can't be read, or is a prepared folder whose table is not the one of its card.
+    """
+    source = open_source(name)
+    found = Inspection(name, _card(Path(name)) if source.about["kind"] == "prepared" else None)
+    for raw in rows(source, Columns(), answers=False):
+        found.rows += 1
+        found.columns.update(raw.columns.keys())
+        found.sources[raw.source] += 1
+        if not isinstance(raw.problem, str):
+            found.unreadable += 1
+            continue
+        found.languages[language(raw.problem)] += 1
+        found.lengths.add([len(words(raw.problem))])
+    chosen = set(permutation(seed, Purpose.DATA_ORDER, found.rows)[:samples].tolist()) if found.rows else set()
+    for index, raw in enumerate(rows(source, Columns())):
+        answer = as_text(raw.answer)
+        found.answer_types["none" if not answer else answer_type(answer)] += 1
+        if index in chosen:
+            found.samples.append(raw)
+    return found
+
+
+def _card(folder: Path) -> dict[str, Any]:
+    try:
+        card: dict[str, Any] = json.loads((folder / CARD).read_text(encoding="utf-8"))
+        recorded = card["table"]["sha256"]
+        table = folder / card["table"]["file"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{folder / CARD}: not a card of dapo data prepare: {type(error).__name__}: {error}") from None
+    if not is_prepared(folder) or sha256(table) != recorded:
+        raise DataError(f"{table}: not the table that {CARD} is about (another sha256); prepare it again")
+    return card

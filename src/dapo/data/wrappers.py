@@ -1,0 +1,118 @@
+r"""Stored prompts and solutions: the bare problem out of the template around it, the answer out of a solution.
+
+Published sets store problems with the words of whoever used them last. Training and evaluation word problems
+themselves (`data.template`), so what is known of such words is taken off.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from dapo.data.template import DAPO_WORDING
+from dapo.errors import DataError
+
+_DAPO_BEFORE, _DAPO_AFTER = (part.strip() for part in DAPO_WORDING.split("{{ problem }}"))
+
+# Instructions that stand before or after the problem, as regular expressions; case and blanks don't count.
+_STEPS = r"(?:please |let's |let us )?(?:think|reason) step by step"
+_PUT = r"(?:put|output|write|give|return) (?:your |the )?(?:final )?answer (?:within|in|inside|after)"
+_BEFORE = (
+    re.escape(_DAPO_BEFORE),
+    rf"{_STEPS},? and {_PUT} \\boxed\{{\}}\.?",
+    r"Solve the following math problem step by step\. Write your reasoning clearly using LaTeX\. Box the final answer "
+    r"using \\boxed\{\}\.?",
+    r"(?:Question|Problem):",
+)
+_AFTER = (
+    re.escape(_DAPO_AFTER),
+    rf"{_STEPS},? and {_PUT} \\boxed\{{\}}\.?",
+    rf'{_STEPS},? and {_PUT} "?####"?\.?',
+    rf"{_STEPS}\.?",
+    rf"(?:Please )?{_PUT} \\boxed\{{\}}\.?",
+    r"(?:Answer|Solution):",
+)
+
+
+def _blank_tolerant(pattern: str) -> str:
+    return re.sub(r"(?:\\ | )+", r"\\s+", pattern)
+
+
+_LEADING = re.compile(rf"\s*(?:{'|'.join(map(_blank_tolerant, _BEFORE))})\s*", re.IGNORECASE)
+_TRAILING = re.compile(rf"\s*(?:{'|'.join(map(_blank_tolerant, _AFTER))})\s*\Z", re.IGNORECASE)
+_TAIL = 400  # characters in which a trailing instruction is looked for
+
+# A whole conversation stored as text: the user's turn between the marks of common chat templates.
+_CHATS = (
+    re.compile(r"<\|im_start\|>user\n(?P<problem>.*?)<\|im_end\|>", re.DOTALL),
+    re.compile(r"<\|start_header_id\|>user<\|end_header_id\|>\n\n(?P<problem>.*?)<\|eot_id\|>", re.DOTALL),
+    re.compile(r"<｜User｜>(?P<problem>.*?)<｜Assistant｜>", re.DOTALL),
+    re.compile(r"\A(?:<s>\s*)?\[INST\](?P<problem>.*?)\[/INST\]", re.DOTALL),
+    re.compile(
+        r"\AA conversation between User and Assistant\..*?\bUser:(?P<problem>.*)\n?Assistant:\s*(?:<think>)?\s*\Z",
+        re.DOTALL,
+    ),
+)
+
+
+def bare(problem: Any, where: str) -> str:
+    r"""The problem's own text: of a message list the user's turn, without the usual instructions.
+
+    >>> bare([{"role": "user", "content": r"2+2? Put your final answer in \boxed{}."}], "row 1")
+    '2+2?'
+
+    Raises:
+        DataError: it is neither a text nor a conversation of one user's turn.
+    """
+    if isinstance(problem, (list, tuple)):
+        turns = [turn for turn in problem if not (isinstance(turn, Mapping) and turn.get("role") == "system")]
+        problem = turns[0].get("content") if len(turns) == 1 and isinstance(turns[0], Mapping) else None
+        if problem is None:
+            raise DataError(f"{where}: the prompt should be a text or the messages of one user's turn")
+    if not isinstance(problem, str):
+        raise DataError(f"{where}: the prompt is {type(problem).__name__}, not a text; set data.prompt_column")
+    text = problem
+    for chat in _CHATS:
+        found = list(chat.finditer(text))
+        if len(found) == 1:
+            text = found[0]["problem"]
+    return _without_instructions(text.strip())
+
+
+def _without_instructions(text: str) -> str:
+    while match := _LEADING.match(text):
+        if match.end() == len(text):  # nothing but an instruction: then it is the problem
+            return text.strip()
+        text = text[match.end() :]
+    while match := _TRAILING.search(text, max(0, len(text) - _TAIL)):
+        if not text[: match.start()].strip():
+            return text.strip()
+        text = text[: match.start()]
+    return text.strip()
+
+
+def last_boxed(text: str) -> str | None:
+    r"""What stands in the last \boxed{} (or \fbox{}) of a solution; None without a closed one.
+
+    >>> last_boxed(r"first \boxed{1}, then \boxed{\frac{1}{2}}.")
+    '\\frac{1}{2}'
+    """
+    starts = [match.end() for match in re.finditer(r"\\(?:boxed|fbox)\s*\{", text)]
+    depth = 1
+    for place in range(starts[-1] if starts else len(text), len(text)):
+        depth += {"{": 1, "}": -1}.get(text[place], 0)
+        if depth == 0:
+            return text[starts[-1] : place].strip()
+    return None
+
+
+def gsm8k_answer(text: str) -> str:
+    """What stands after the last ####, without thousands separators; the text itself where there is none.
+
+    >>> gsm8k_answer("So 2 * 600 = 1200.\\n#### 1,200"), gsm8k_answer("12")
+    ('1200', '12')
+    """
+    if "####" not in text:
+        return text
+    return re.sub(r"(?<=\d),(?=\d)", "", text.rpartition("####")[2]).strip()
