@@ -29,6 +29,7 @@ def no_bool(value: Any) -> Any:
 Int = Annotated[int, BeforeValidator(no_bool)]
 Float = Annotated[float, BeforeValidator(finite_float), Field(allow_inf_nan=False)]
 NullableFloat = Annotated[Annotated[Float, Field(gt=0)] | None, BeforeValidator(off_is_none)]
+NullableFraction = Annotated[Annotated[Float, Field(ge=0, le=1)] | None, BeforeValidator(off_is_none)]
 NullableInt = Annotated[Annotated[Int, Field(ge=1)] | None, BeforeValidator(off_is_none)]
 Beta = Annotated[Float, Field(ge=0, lt=1)]
 Seed = Annotated[Int, Field(ge=0, lt=2**64)]

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from dapo.config.base import Float, Int, NullableFloat, NullableInt, NullableStr, Section, Seed
+from dapo.config.base import Float, Int, NullableFloat, NullableFraction, NullableInt, NullableStr, Section, Seed
+from dapo.config.reward import SourceRewardConfig
 
 
 class SourceConfig(Section):
@@ -34,6 +35,8 @@ class SourceConfig(Section):
     expected_answer, final_answer, reward_model.ground_truth, ground_truth that the first row has."""
     max_rows: NullableInt = None
     """Read only the first rows."""
+    reward: SourceRewardConfig = SourceRewardConfig()
+    """How answers to this source's problems are judged, where that is not as [reward] says."""
 
 
 class DataConfig(Section):
@@ -55,7 +58,12 @@ class DataConfig(Section):
     """Longest prompt in tokens, template included."""
     rating_column: NullableStr = None
     """Column with each problem's pass rate in [0, 1], where the data are rated: its difficulty until the
-    run has draws of its own."""
+    run has draws of its own. Beside pass_rate, pass_right and pass_responses are read as its counts."""
+    min_pass_rate: NullableFraction = None
+    """Leave out training problems rated below this (by rating_column). Unrated ones stay; all are counted,
+    and the holdout is taken from what is left. Evaluation sets are never cut."""
+    max_pass_rate: NullableFraction = None
+    """Leave out training problems rated above this, in the same way."""
     bad_answers: Literal["refuse", "drop"] = "refuse"
     """What becomes of rows whose answer can't be graded (empty, a placeholder, unreadable): an error
     that names the first and their number, or left out and counted (as always in named sets)."""

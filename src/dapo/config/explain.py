@@ -57,6 +57,15 @@ def batch_line(config: Config) -> str:
     )
 
 
+def epoch_words(config: Config, size: int) -> str:
+    """How long an epoch is, and how many the run takes at the least."""
+    steps, prompts = config.train.num_steps, config.sampling.prompts_per_step
+    return (
+        f"an epoch is {size} prompts drawn, and {steps} full steps draw {steps * prompts} or more "
+        f"({steps * prompts / size:.3g} epochs)"
+    )
+
+
 def _sampling_words(config: Config) -> str:
     sampling = config.sampling
     drawn = sampling.gen_prompts or sampling.prompts_per_step

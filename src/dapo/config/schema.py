@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, ConfigDict, Field
 
 from dapo.config.base import Beta, Float, Int, NullableFloat, NullableInt, NullableStr, Section, Seed, no_bool
 from dapo.config.data import DataConfig, EvalConfig, SourceConfig
-from dapo.config.reward import Overlong, RewardConfig, RewardFunctionConfig
+from dapo.config.reward import Overlong, RewardConfig, RewardFunctionConfig, SourceRewardConfig
 
 SCHEMA_VERSION = 1
 
@@ -34,6 +34,7 @@ __all__ = [
     "SamplingConfig",
     "Section",
     "SourceConfig",
+    "SourceRewardConfig",
     "TrainConfig",
 ]
 
