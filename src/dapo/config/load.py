@@ -203,7 +203,8 @@ def _rewards(tree: Tree) -> Iterator[Any]:
     for section, key in (("data", "source"), ("eval", "data")):
         tables = tree.get(section)
         sources = tables.get(key) if isinstance(tables, dict) else None
-        yield from (s.get("reward") for s in sources or () if isinstance(sources, list) and isinstance(s, dict))
+        if isinstance(sources, list):
+            yield from (source.get("reward") for source in sources if isinstance(source, dict))
 
 
 def did_you_mean(word: str, candidates: Sequence[str]) -> str:

@@ -112,14 +112,14 @@ def forecast_notes(config: Config, problems: Sequence[Sequence[Problem]], weight
 def _draws(config: Config, found: Forecast) -> list[str]:
     sampling = config.sampling
     most = (sampling.gen_prompts or sampling.prompts_per_step) * sampling.max_rounds
-    draws = f"about {found.draws:.0f} draws" if math.isfinite(found.draws) else "no number of draws"
+    fill = f"so {sampling.prompts_per_step} of them take about {found.draws:.0f}"
     line = (
-        f"forecast by these ratings: {found.acceptance:.1%} of draws are informative "
-        f"({sampling.responses_per_prompt} responses), so it takes {draws} to fill {sampling.prompts_per_step}"
+        f"forecast by these ratings: {found.acceptance:.1%} of draws are informative at "
+        f"{sampling.responses_per_prompt} responses, {fill if math.isfinite(found.draws) else 'so no step will fill'}"
     )
     if found.draws <= most:
         return [f"{line} (at most {most} a step)"]
     return [
-        f"{line}, but a step may draw {most} (sampling.max_rounds * gen_prompts) and will not fill: raise it, or "
+        f"{line}, but a step draws {most} at most (sampling.max_rounds * gen_prompts): raise it, or "
         "leave problems out with data.min_pass_rate and data.max_pass_rate"
     ]
