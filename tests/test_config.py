@@ -19,6 +19,7 @@ from dapo.config import (
     SourceConfig,
     batch_line,
     check,
+    epoch_words,
     explain,
     from_tree,
     load_config,
@@ -475,6 +476,10 @@ COMBINATIONS: list[tuple[dict[str, Any], str]] = [
     ({**RATED, "data.min_pass_rate": -0.1}, "data.min_pass_rate = -0.1"),
     ({**RATED, "data.max_pass_rate": 1.5}, "data.max_pass_rate = 1.5"),
     (own({"extract": []}), "data.source[1].reward.extract is empty"),
+    (
+        own({"functions": ["python-tests"], "compat": "verl-math-dapo"}),
+        'data.source[1].reward.compat = "verl-math-dapo" needs "grader" in data.source[1].reward.functions',
+    ),
     (own({"functions": ["grader", "python-tests"]}), "data.source[1].reward.functions names grader and python-tests"),
     (
         own({"functions": ["a.py:f"]}),
@@ -532,6 +537,7 @@ def test_combinations_that_cannot_be_used(layer: dict[str, Any], said: str) -> N
         own({"extract": ["boxed"], "compat": "verl-math-dapo", "unevaluated": "right", "convert_units": True}),
         own({"functions": ["python-tests"], "tests_column": "t", "tests_limit_s": 1, "tests_memory_mb": 64}),
         own({"functions": ["a.py:f", "grader"]}),
+        {"reward.compat": "verl-math-dapo", **own({"functions": ["python-tests"]})},
         {**FLOATS, **own({"functions": ["b.py:g"]})},
         {
             **BEST,
@@ -647,6 +653,10 @@ def test_batch_line_does_the_sums() -> None:
     assert len(line.splitlines()) == 1
     for part in ("512 prompts x 16 = 8192", "16 updates of 32 prompts", "512 responses", "1536", "1600"):
         assert part in line
+    assert epoch_words(load("train.num_steps=10"), 1000) == (
+        "an epoch is 1000 prompts drawn, and 10 full steps draw 5120 or more (5.12 epochs)"
+    )
+    assert epoch_words(load(), 1).endswith("(51200.0 epochs)")
     assert "no dynamic sampling" in batch_line(load("sampling.filter=off"))
     streaming = batch_line(load({"sampling.schedule": "streaming", "sampling.gen_prompts": 64, **CARRY}))
     assert "a window of 64 prompts, at most 640 a step, at most 512 carried" in streaming

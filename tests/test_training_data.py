@@ -247,13 +247,16 @@ def test_a_set_of_programs_beside_sets_of_answers() -> None:
     """livecodebench is refused without the judge that runs it, in [reward] or its own table."""
     with pytest.raises(ConfigError, match=r"give its table reward = \{functions"):
         checked_sets([{"source": "livecodebench"}])
+    own = [{"source": "livecodebench", "reward": {"functions": ["python-tests"]}}]
     with pytest.raises(DataError, match="livecodebench"):  # past the check of judges: the file is not there
-        checked_sets([{"source": "livecodebench", "reward": {"functions": ["python-tests"]}}])
+        checked_sets(own)
+    with pytest.raises(ConfigError, match=r'data\.template = "dapo" for an answer line'):
+        checked_sets(own, data__template="dapo")
 
 
-def checked_sets(sets: list[dict[str, Any]]) -> None:
+def checked_sets(sets: list[dict[str, Any]], **settings: Any) -> None:
     """Reads evaluation sets from a folder without any."""
-    build.evaluation_data(config("d.jsonl", eval__data=sets, eval__data_dir="/nowhere"))
+    build.evaluation_data(config("d.jsonl", eval__data=sets, eval__data_dir="/nowhere", **settings))
 
 
 def test_the_settings_of_an_evaluation_say_it(tmp_path: Path) -> None:
@@ -267,6 +270,32 @@ def test_the_settings_of_an_evaluation_say_it(tmp_path: Path) -> None:
     data = build.evaluation_data(plain)
     settings = evaluation_settings(plain, data.evaluation, tokenise_data(plain, data, tiny.tokenizer()).tests)
     assert "by_set" not in settings["grader"]
+
+
+# --- mixtures ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("system", ["off", "be brief"])
+def test_a_mixture_of_texts_and_messages(tmp_path: Path, system: str) -> None:
+    """Weights, the system turn and the order by (seed, epoch, index) hold for lists of messages as for texts."""
+    texts = [{"prompt": f"a {i}", "answer": "7"} for i in range(6)]
+    turns = [{"prompt": [{"role": "user", "content": f"b {i}"}], "answer": "7"} for i in range(3)]
+    sources = [
+        {"source": str(helpers.write_rows(tmp_path / "a.jsonl", texts)), "weight": 1},
+        {"source": str(helpers.write_rows(tmp_path / "b.jsonl", turns)), "weight": 3},
+    ]
+    made = config(sources, data__system=system)
+    data = tokenise_data(made, checked(made), tiny.tokenizer())
+    first, again = (build.make_stream(config(sources, data__system=system, train__seed=3), data) for _ in range(2))
+    other = build.make_stream(config(sources, train__seed=4), data)
+    drawn, same, others = ([made.prompt(i) for i in range(9 * 40)] for made in (first, again, other))
+    assert [prompt.id for prompt in drawn] == [prompt.id for prompt in same] != [prompt.id for prompt in others]
+    share = sum(prompt.problem.startswith("b") for prompt in drawn) / len(drawn)
+    assert abs(share - 0.75) < 4 * (0.75 * 0.25 / len(drawn)) ** 0.5
+    for prompt in drawn:
+        before = () if system == "off" else ({"role": "system", "content": system},)
+        assert prompt.messages == (*before, {"role": "user", "content": prompt.problem})
+        assert prompt.text == "<bos>" + "".join(f"{turn['content']}<turn>" for turn in prompt.messages)
 
 
 # --- whole runs -------------------------------------------------------------------------------------

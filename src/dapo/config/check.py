@@ -25,7 +25,7 @@ def problems(config: Config) -> Iterator[str]:
     yield from _curriculum(config)
     yield from _checkpoint(config)
     yield from _overlong(config)
-    yield from _reward("reward", config.reward)
+    yield from _reward("reward", config.reward, config.reward.compat)
     yield from _correctness(config)
     yield from _source_rewards(config)
     yield from _algorithm(config)
@@ -164,16 +164,16 @@ def _overlong(config: Config) -> Iterator[str]:
         )
 
 
-def _reward(place: str, reward: RewardConfig) -> Iterator[str]:
-    """Of [reward], or of what a source makes of it; place is what the messages call it."""
+def _reward(place: str, reward: RewardConfig, compat: str | None) -> Iterator[str]:
+    """Of [reward], or of what a source makes of it. place: what messages call it. compat: as it stands there."""
     functions = [f if isinstance(f, str) else f.function for f in reward.functions]
     judges = [name for name in functions if name in JUDGES]
     if not reward.extract and (not functions or "grader" in functions):
         yield f"{place}.extract is empty; name at least one of answer_line, boxed, tag"
     if len(judges) > 1:
         yield f"{place}.functions names {' and '.join(judges)}; only one of them can say what is right"
-    if reward.compat != "off" and functions and "grader" not in functions:
-        yield f'{place}.compat = "{reward.compat}" needs "grader" in reward.functions'
+    if compat not in (None, "off") and functions and "grader" not in functions:
+        yield f'{place}.compat = "{compat}" needs "grader" in {place}.functions'
 
 
 def _correctness(config: Config) -> Iterator[str]:
@@ -192,7 +192,7 @@ def _source_rewards(config: Config) -> Iterator[str]:
         if source.source == HOLDOUT:
             yield f'{place}.reward: "holdout" is judged as the sources are that its problems come from; remove it'
         reward = source.reward.over(config.reward)
-        yield from _reward(f"{place}.reward", reward)
+        yield from _reward(f"{place}.reward", reward, source.reward.compat)
         if has_judge(reward) != has_judge(config.reward):
             words = ("say what is right", "do not")
             yield (

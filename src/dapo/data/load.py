@@ -137,6 +137,11 @@ def check_judge(config: Config, source: SourceConfig) -> None:
             f"eval.data: {name} is judged by running programs; evaluate it alone, with "
             'reward.functions=["python-tests"], or give its table reward = {functions = ["python-tests"]}'
         )
+    if source.reward.functions is not None and config.data.template == "dapo":
+        raise ConfigError(
+            f'eval.data: {name} asks for programs, and data.template = "dapo" for an answer line; evaluate it alone, '
+            'or set data.template = "chat"'
+        )
 
 
 def check_validation(config: Config, sets: dict[str, list[Problem]], notes: list[str]) -> None:
