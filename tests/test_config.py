@@ -19,6 +19,7 @@ from dapo.config import (
     SourceConfig,
     batch_line,
     check,
+    epoch_words,
     explain,
     from_tree,
     load_config,
@@ -30,6 +31,7 @@ from dapo.config import load as load_module
 from dapo.config.check import problems
 from dapo.config.explain import ELSEWHERE
 from dapo.config.load import all_keys, merge, parse_override, suggest_key
+from dapo.config.reward import function_names
 from dapo.config.schema import Section
 from dapo.errors import ConfigError
 
@@ -188,6 +190,20 @@ def test_function_paths_are_relative_to_their_file(folder: Path) -> None:
     assert config.algorithm.objective == f"{here}/o.py:loss"
 
 
+def test_function_paths_of_single_sources_are_relative_to_their_file_too(folder: Path) -> None:
+    """In data.source and eval.data, in a file and in a word."""
+    table = '{source = "a", reward = {functions = ["r.py:f", {function = "r.py:g"}]}}'
+    write(folder, {"sub/r.toml": f"[data]\nsource = [{table}]\n[eval]\ndata = [{table}]\n"})
+    here = (folder / "sub").resolve()
+    config = load_config({"model.path": "m", **FLOATS}, "sub/r.toml")
+    for table in (config.data.source[0], config.eval.data[0]):
+        assert isinstance(table, SourceConfig)
+        assert function_names(table.reward.over(config.reward)) == [f"{here}/r.py:f", f"{here}/r.py:g"]
+    said = load(FLOATS, 'data.source=[{source = "a", reward = {functions = ["r.py:f"]}}]').data.source[0]
+    assert isinstance(said, SourceConfig)
+    assert said.reward.functions == (f"{folder.resolve()}/r.py:f",)
+
+
 # --- key=value ------------------------------------------------------------------------------------
 
 
@@ -265,6 +281,8 @@ def test_parse_override_keeps_the_first_equals_sign() -> None:
         ({"data.source": [{"source": "a", "wieght": 1}]}, "weight?)"),
         ({"eval.data": [{"source": "a", "max_rwos": 5}]}, "max_rows?)"),
         ({"reward.functions": [{"functon": "a.py:f"}]}, "function?)"),
+        ({"data.source": [{"source": "a", "reward": {"extrct": ["boxed"]}}]}, "data.source.0.reward.extrct (did you "),
+        ({"eval.data": [{"source": "a", "reward": {"compt": "off"}}]}, "compat?)"),
     ],
 )
 def test_wrong_spellings_are_answered_with_the_right_one(layer: Layer, right: str) -> None:
@@ -325,6 +343,13 @@ def test_every_key_survives_a_slip_of_the_finger(key: str) -> None:
         ('data.source=[{weight = 1.0}]', "data.source.0.source is not set"),
         ('data.source=[{source = "a", weight = -1.0}]', "data.source.0.weight = -1.0"),
         ("data.source=3", "data.source = 3"),
+        ('data.source=[{source = "a", reward = {extract = ["box"]}}]', "data.source.0.reward.extract.0 = 'box'"),
+        ('data.source=[{source = "a", reward = {tests_limit_s = 0}}]', "data.source.0.reward.tests_limit_s = 0"),
+        ('data.source=[{source = "a", reward = 3}]', "data.source.0.reward = 3"),
+        ('eval.data=[{source = "a", reward = {overlong = "none"}}]',
+         "unknown key eval.data.0.reward.overlong; a source's own reward takes extract, compat, unevaluated"),
+        ('data.source=[{source = "a"}, {source = "b", reward = {placebo = true}}]',
+         "unknown key data.source.1.reward.placebo; a source's own reward takes extract"),
         ("model.chat_template_kwargs=1", "model.chat_template_kwargs = 1"),
         ("train.learning_rate.x=1", "has no keys below it"),
         ("algorithm.clip_dual=none", "algorithm.clip_dual=off"),
@@ -382,7 +407,14 @@ BEST: dict[str, Any] = {
     "checkpoint.keep_best": 1, "eval.data": "e.jsonl", "checkpoint.every": 10, "eval.every": 5,
 }  # fmt: skip
 FLOATS: dict[str, Any] = {"reward.functions": ["a.py:f"], "sampling.filter": "nonzero_std"}
+RATED: dict[str, Any] = {"data.rating_column": "pass_rate"}
 CARRY: dict[str, Any] = {"sampling.surplus": "carry", "sampling.max_staleness": 1, "algorithm.importance_cap": 2}
+
+
+def own(reward: dict[str, Any]) -> dict[str, Any]:
+    """Two sources, the second with a reward of its own."""
+    return {"data.source": [{"source": "a"}, {"source": "b", "reward": reward}]}
+
 
 COMBINATIONS: list[tuple[dict[str, Any], str]] = [
     ({"sampling.responses_per_prompt": 1}, "sampling.responses_per_prompt = 1"),
@@ -438,6 +470,37 @@ COMBINATIONS: list[tuple[dict[str, Any], str]] = [
     ({"checkpoint.keep_every": 25, "checkpoint.every": 10}, "keep_every = 25 keeps nothing"),
     ({"sampling.gen_prompts": 16}, "160 draws can never fill"),
     ({**CARRY, "sampling.schedule": "streaming", "sampling.filter": "off"}, "nothing to carry"),
+    ({"data.min_pass_rate": 0.1}, "data.min_pass_rate = 0.1 needs data.rating_column"),
+    ({"data.max_pass_rate": 0}, "data.max_pass_rate = 0 needs data.rating_column"),
+    ({**RATED, "data.min_pass_rate": 0.6, "data.max_pass_rate": 0.4}, "data.min_pass_rate = 0.6 is over"),
+    ({**RATED, "data.min_pass_rate": -0.1}, "data.min_pass_rate = -0.1"),
+    ({**RATED, "data.max_pass_rate": 1.5}, "data.max_pass_rate = 1.5"),
+    (own({"extract": []}), "data.source[1].reward.extract is empty"),
+    (
+        own({"functions": ["python-tests"], "compat": "verl-math-dapo"}),
+        'data.source[1].reward.compat = "verl-math-dapo" needs "grader" in data.source[1].reward.functions',
+    ),
+    (own({"functions": ["grader", "python-tests"]}), "data.source[1].reward.functions names grader and python-tests"),
+    (
+        own({"functions": ["a.py:f"]}),
+        "data.source[1].reward.functions = ['a.py:f'] do not, and reward.functions = ['grader'] say what is right",
+    ),
+    (
+        {**FLOATS, "eval.data": [{"source": "e.jsonl", "reward": {"functions": ["grader"]}}]},
+        "eval.data[0].reward.functions = ['grader'] say what is right, and reward.functions = ['a.py:f'] do not",
+    ),
+    (
+        {"eval.data": [{"source": "holdout", "reward": {"extract": ["boxed"]}}], "data.holdout": 1},
+        'eval.data[0].reward: "holdout" is judged as the sources',
+    ),
+    (
+        {
+            **BEST,
+            "checkpoint.best_metric": "maj",
+            "eval.data": [{"source": "e.jsonl", "reward": {"functions": ["python-tests"]}}],
+        },
+        'use "pass"',
+    ),
 ]
 
 
@@ -469,6 +532,19 @@ def test_combinations_that_cannot_be_used(layer: dict[str, Any], said: str) -> N
         {"checkpoint.keep_every": 20, "checkpoint.every": 10},
         {"sampling.gen_prompts": 52},
         {"algorithm.old_logprobs": "engine"},
+        {**RATED, "data.min_pass_rate": 0.5, "data.max_pass_rate": 0.5},
+        {**RATED, "data.min_pass_rate": 0, "data.max_pass_rate": 1},
+        own({"extract": ["boxed"], "compat": "verl-math-dapo", "unevaluated": "right", "convert_units": True}),
+        own({"functions": ["python-tests"], "tests_column": "t", "tests_limit_s": 1, "tests_memory_mb": 64}),
+        own({"functions": ["a.py:f", "grader"]}),
+        {"reward.compat": "verl-math-dapo", **own({"functions": ["python-tests"]})},
+        {**FLOATS, **own({"functions": ["b.py:g"]})},
+        {
+            **BEST,
+            "checkpoint.best_metric": "maj",
+            "checkpoint.best_on": "e",
+            "eval.data": [{"source": "e.jsonl"}, {"source": "p.jsonl", "reward": {"functions": ["python-tests"]}}],
+        },
     ],
 )
 def test_their_neighbours_can(layer: dict[str, Any]) -> None:
@@ -514,6 +590,7 @@ def test_every_check_is_provoked() -> None:
         {"algorithm.clip_dual": 10, "train.max_grad_norm": "off", "sampling.gen_prompts": 1536},
         {"data.source": [{"source": "a", "weight": 0.1, "options": {"n": [1, 2]}}]},
         {"reward.functions": ["grader", {"function": "a.py:f", "weight": 1e-3}], "train.learning_rate": 1e-6},
+        own({"extract": ["tag"], "functions": ["grader", {"function": "a.py:f", "weight": 0.5}]}),
         {"model.chat_template_kwargs": {"enable_thinking": False}, "provenance": {"train.seed": "chosen"}},
     ],
 )
@@ -576,6 +653,10 @@ def test_batch_line_does_the_sums() -> None:
     assert len(line.splitlines()) == 1
     for part in ("512 prompts x 16 = 8192", "16 updates of 32 prompts", "512 responses", "1536", "1600"):
         assert part in line
+    assert epoch_words(load("train.num_steps=10"), 1000) == (
+        "an epoch is 1000 prompts drawn, and 10 full steps draw 5120 or more (5.12 epochs)"
+    )
+    assert epoch_words(load(), 1).endswith("(51200.0 epochs)")
     assert "no dynamic sampling" in batch_line(load("sampling.filter=off"))
     streaming = batch_line(load({"sampling.schedule": "streaming", "sampling.gen_prompts": 64, **CARRY}))
     assert "a window of 64 prompts, at most 640 a step, at most 512 carried" in streaming

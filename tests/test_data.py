@@ -24,7 +24,7 @@ from dapo.reward import Grader
 GRADER = Grader(("answer_line",))
 
 
-def GOLD(golds: Any) -> list[str | None]:
+def GOLD(golds: Any, grading: str = "") -> list[str | None]:
     """What the scorer passes for the built-in grader."""
     return GRADER.check_golds([answer or "" for answer, _ in golds])
 

@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 from dapo.difficulty import (
     BANDS,
     PromptRecord,
+    Rating,
     Shift,
     band,
     band_counts,
     difficulty_metrics,
+    forecast,
     predicted_acceptance,
     resting,
     shift,
@@ -489,3 +491,61 @@ def test_predictions_hold_on_average_over_fresh_draws() -> None:
     assert abs(difference) < 4 * math.sqrt(0.5 / 4000)
     # Within a band picked by luck the prediction is off: none right before does not mean none kept now.
     assert metrics["difficulty/none_right_acceptance"] > 0.1
+
+
+# --- what ratings foretell --------------------------------------------------------------------------
+
+
+def test_a_forecast_by_hand() -> None:
+    """Two sources of unequal size: without weights every problem counts once, with weights every source by its own."""
+    ratings = [[Rating(0.5), Rating(0.5), Rating(0.0)], [Rating(0.9)]]
+    half, easy = 7 / 8, 1 - 0.9**4 - 0.1**4  # G = 4
+    plain = forecast(ratings, None, size=4, wanted=10)
+    assert plain.acceptance == pytest.approx((2 * half + 0 + easy) / 4, rel=1e-12)
+    assert plain.draws == pytest.approx(40 / (2 * half + easy), rel=1e-12)
+    assert plain.shares == pytest.approx((0, 0.25, 0, 0.5, 0.25, 0))
+    assert (plain.problems, plain.rated) == (4, 4)
+    weighted = forecast(ratings, [1.0, 4.0], size=4, wanted=10)
+    assert weighted.acceptance == pytest.approx(0.2 * (2 * half) / 3 + 0.8 * easy, rel=1e-12)
+    assert weighted.shares == pytest.approx((0, 0.2 / 3, 0, 0.4 / 3, 0.8, 0))
+    scaled = forecast(ratings, [10.0, 40.0], size=4, wanted=10)
+    assert scaled.shares == pytest.approx(weighted.shares)
+    assert scaled.draws == pytest.approx(weighted.draws)
+
+
+def test_a_forecast_counts_before_it_plugs_in() -> None:
+    """With counts of G responses or more the unbiased formula, with fewer f(rate); the unrated are like the rest."""
+    few, many = Rating(0.5, record(1, 2)), Rating(0.5, record(2, 4))
+    # C(4,3) = 4 subsets of 3 out of 2 right and 2 wrong: each holds both, so 1; f(1/2) at G = 3 is 3/4.
+    assert forecast([[many]], None, size=3, wanted=6).acceptance == 1.0
+    assert forecast([[few]], None, size=3, wanted=6).acceptance == 0.75
+    mixed = forecast([[many, few, Rating(None), Rating(None)]], None, size=3, wanted=7)
+    assert (mixed.acceptance, mixed.draws, mixed.rated) == (0.875, 8.0, 2)
+    assert mixed.shares == (0.5, 0, 0, 0.5, 0, 0)
+    # Counts without a rating are not looked at.
+    assert forecast([[Rating(None, record(2, 4)), few]], None, size=3, wanted=6).acceptance == 0.75
+
+
+def test_a_forecast_of_nothing() -> None:
+    """No problem rated: not known. None informative: no number of draws is enough."""
+    unknown = forecast([[Rating(None)]], None, size=4, wanted=2)
+    assert math.isnan(unknown.acceptance)
+    assert math.isnan(unknown.draws)
+    hopeless = forecast([[Rating(0.0), Rating(1.0)]], None, size=4, wanted=2)
+    assert (hopeless.acceptance, hopeless.draws) == (0.0, math.inf)
+
+
+def test_a_forecast_is_what_draws_come_to() -> None:
+    """Draws of a weighted mixture, by simulation: the share kept, and the draws until N are kept."""
+    rng, size, wanted = np.random.default_rng(0), 4, 5
+    rates, weights = [rng.beta(0.5, 1, 30), rng.beta(2, 2, 10)], [0.3, 0.7]
+    found = forecast([[Rating(float(p)) for p in own] for own in rates], weights, size=size, wanted=wanted)
+    needed = []
+    for _ in range(3000):
+        kept = count = 0
+        while kept < wanted:
+            p = rng.choice(rates[int(rng.random() < 0.7)])
+            kept += 0 < rng.binomial(size, p) < size
+            count += 1
+        needed.append(count)
+    assert abs(np.mean(needed) - found.draws) < 4 * np.std(needed) / math.sqrt(len(needed))

@@ -80,7 +80,9 @@ def run_sets(
     """One evaluation."""
     made = made or config()
     scorer = Scorer(made.reward)
-    grader = GroupGrader(made, scorer.score, lambda ids: "".join(WORDS[i] for i in ids), [EOS], equal=scorer.equal)
+    grader = GroupGrader(
+        made, scorer.score, lambda ids: "".join(WORDS[i] for i in ids), [EOS], equal=lambda prompt: scorer.equal
+    )
     return evaluate(engine or ScriptedEngine(script, order=order), grader, sets, made, **more)
 
 

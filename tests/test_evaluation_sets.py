@@ -57,7 +57,11 @@ def graders(made: Config) -> GroupGrader:
     """Token t is the text t; 8 says nothing."""
     scorer = Scorer(made.reward)
     return GroupGrader(
-        made, scorer.score, lambda ids: "".join("" if i == 8 else str(i) for i in ids), [EOS], equal=scorer.equal
+        made,
+        scorer.score,
+        lambda ids: "".join("" if i == 8 else str(i) for i in ids),
+        [EOS],
+        equal=lambda prompt: scorer.equal,
     )
 
 

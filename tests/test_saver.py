@@ -79,6 +79,7 @@ def a_group(draw: int, size: int = 3) -> Group:
         token_ids=np.arange(draw % 5, dtype=np.int32),
         columns={"left": "out"},
         rating=0.1 if draw % 2 else None,
+        grading='{"extract": ["boxed"]}' if draw % 2 else "",
     )
     return Group(draw=draw, prompt=prompt, rollouts=tuple(rollouts))
 

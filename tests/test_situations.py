@@ -33,7 +33,7 @@ from dapo.errors import ConfigError
 from dapo.grading import GroupGrader
 from dapo.learner.packing import Packing
 from dapo.model.loading import eos_ids, load_model, load_tokenizer
-from dapo.reward import Scorer
+from dapo.reward import Scorer, Scorers
 from dapo.rollout.torch_engine import TorchEngine
 from dapo.types import Batch, Finish, FinishedDraw, Group, Response
 from helpers_engine import Responses, collect, counting_model, ids, params, plain_logits
@@ -297,7 +297,7 @@ def test_p2_a_file_of_copies_is_an_epoch_of_its_problems(tmp_path: Path) -> None
     path = str(tmp_path / "dapo.parquet")
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     made = config(data__source=path, data__answer_column="reward_model.ground_truth")
-    data = tokenise_data(made, check_data(made, Scorer(made.reward).check), tiny.tokenizer())
+    data = tokenise_data(made, check_data(made, Scorers.of(made).check), tiny.tokenizer())
     stream = PromptStream(data.by_source, seed=0)
     assert stream.epoch_size == 17
     epoch = [stream.prompt(index) for index in range(17)]

@@ -137,8 +137,9 @@ def test_messages_keep_their_turns() -> None:
 @pytest.mark.parametrize("wording", ["raw", "dapo", "Q: {{ problem }}"])
 def test_messages_need_the_chat_template(wording: str) -> None:
     """A list of turns can't be worded again: refused, not stringified."""
-    with pytest.raises(DataError, match=rf"{WHERE}: .*data\.template = \"chat\""):
+    with pytest.raises(DataError, match=rf"{WHERE}: .*data\.template = \"chat\"") as caught:
         template(template=wording).messages([{"role": "user", "content": "a"}], {}, WHERE)
+    assert "dapo data prepare FILE -o DIR" in caught.value.message
 
 
 def test_what_a_base_model_lacks() -> None:

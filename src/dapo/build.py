@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dapo.algorithm import dapo_objective
+from dapo.config.explain import epoch_words
 from dapo.config.load import from_tree, merge, parse_override, resolve
 from dapo.config.schema import Config
 from dapo.data import (
@@ -21,6 +22,7 @@ from dapo.data import (
     PromptTemplate,
     check_data,
     check_evaluation,
+    forecast_notes,
     tokenise_data,
 )
 from dapo.errors import ConfigError, UserError
@@ -37,7 +39,7 @@ from dapo.provenance import (
     record_resume,
     record_start,
 )
-from dapo.reward import Scorer
+from dapo.reward import Scorers
 from dapo.reward.functions import load_function
 from dapo.reward.pool import lost_workers
 from dapo.rollout.base import RolloutEngine
@@ -65,15 +67,17 @@ class Policy:
         return self.tokenizer.decode(list(token_ids), skip_special_tokens=True)  # type: ignore[no-any-return]
 
 
-def check_inputs(config: Config) -> tuple[Scorer, CheckedData]:
+def check_inputs(config: Config) -> tuple[Scorers, CheckedData]:
     """Everything that can be checked before a model is loaded: rewards, data, answers."""
     make_objective(config)
     make_trackers(config)
     for field, kind in (("engine", config.engine.kind), ("learner", config.learner.kind)):
         if kind != "torch":
             plugin(f"dapo.{field}s", kind, f"{field}.kind", ("torch",))
-    scorer = Scorer(config.reward)
-    return scorer, check_data(config, scorer.check if scorer.has_correctness else None)
+    scorers = Scorers.of(config)
+    checked = check_data(config, scorers.check if scorers.has_correctness else None)
+    checked.notes += forecast_notes(config, checked.training, checked.weights)
+    return scorers, checked
 
 
 def make_objective(config: Config) -> Objective:
@@ -159,9 +163,9 @@ def load_policy(config: Config, tokenizer: Any) -> tuple[Policy, Any, Any]:
     return Policy(tokenizer, eos_ids(learner_model, tokenizer)), learner_model, engine_model
 
 
-def make_grader(config: Config, scorer: Scorer, policy: Policy) -> GroupGrader:
+def make_grader(config: Config, scorers: Scorers, policy: Policy) -> GroupGrader:
     """The grader of draws."""
-    return GroupGrader(config, scorer.score, policy.decode, policy.eos_ids, lost_workers, scorer.equal)
+    return GroupGrader(config, scorers.score, policy.decode, policy.eos_ids, lost_workers, scorers.equal)
 
 
 def make_trackers(config: Config) -> list[Tracker]:
@@ -196,7 +200,7 @@ def build(
         found: the checkpoint that will be gone on from, if any.
         allowed: what may differ from it, by name (see `manifest.ROOTS`).
     """
-    scorer, checked = check_inputs(config)
+    scorers, checked = check_inputs(config)
     import torch
 
     device = pick_device(config.model)
@@ -205,10 +209,14 @@ def build(
     tokenizer = load_tokenizer(config.model)
     data = tokenise_data(config, checked, tokenizer)
     policy, learner_model, engine_model = load_policy(config, tokenizer)
-    for line in [*(f"note: {note}" for note in data.notes), data_line(data)]:
+    stream = make_stream(config, data)
+    for line in [
+        *(f"note: {note}" for note in data.notes),
+        f"{data_line(data)}; {epoch_words(config, stream.epoch_size)}",
+    ]:
         view.say(line)
     reference = load_model(config.model, torch.float32, device) if config.algorithm.kl.place != "off" else None
-    engine, grader = make_engine(config, engine_model, policy), make_grader(config, scorer, policy)
+    engine, grader = make_engine(config, engine_model, policy), make_grader(config, scorers, policy)
     learner = make_learner(config, learner_model, reference, dtype)
     made_of = made_of_now(config, checked, data, tokenizer, learner_model)
     if not run.held:
@@ -220,24 +228,38 @@ def build(
         config=config,
         engine=engine,
         learner=learner,
-        collector=Collector(config, engine, grader, make_stream(config, data).prompt),
+        collector=Collector(config, engine, grader, stream.prompt),
+        epoch_size=stream.epoch_size,
         grader=grader,
         tests=data.tests,
         settings=evaluation_settings(config, checked.evaluation, data.tests),
         eos_ids=policy.eos_ids,
         run=run,
         view=view,
-        saver=Saver(
-            run,
-            config.checkpoint,
-            learner,
-            save_tokenizer=policy.tokenizer.save_pretrained,
-            made_of=made_of,
-            say=view.say,
-            saved=None if found is None else checkpoint.place_of(found.state),
-            broken=() if found is None else found.broken,
-        ),
+        saver=make_saver(config, run, learner, policy, made_of, view, found),
         trackers=Trackers(make_trackers(config), view.say),
+    )
+
+
+def make_saver(
+    config: Config,
+    run: RunDirectory,
+    learner: Learner,
+    policy: Policy,
+    made_of: manifest.MadeOf,
+    view: View,
+    found: checkpoint.Checkpoint | None,
+) -> Saver:
+    """What saves the run's checkpoints."""
+    return Saver(
+        run,
+        config.checkpoint,
+        learner,
+        save_tokenizer=policy.tokenizer.save_pretrained,
+        made_of=made_of,
+        say=view.say,
+        saved=None if found is None else checkpoint.place_of(found.state),
+        broken=() if found is None else found.broken,
     )
 
 
@@ -245,7 +267,8 @@ def data_line(data: LoadedData) -> str:
     """What is trained and tested on, and what was left out, in one line."""
     training = sum(map(len, data.by_source))
     tested = sum(map(len, data.tests.values()))
-    dropped = {key: count for key, count in sorted(data.counts.items()) if count and not key.endswith("rows")}
+    told = ("rows", "eval_rows", "unrated")  # not left out
+    dropped = {key: count for key, count in sorted(data.counts.items()) if count and key not in told}
     left_out = ", ".join(f"{count} {key.replace('_', ' ')}" for key, count in dropped.items()) or "nothing"
     return f"data: {training} training prompts, {tested} evaluation prompts; left out: {left_out}"
 
@@ -326,7 +349,7 @@ def build_sampler(config: Config, *, all_positions: bool = False, tokenizer: Any
     all_positions: prompts may fill the model's positions (up to LONGEST_CHAT), whatever
     data.max_prompt_tokens says. tokenizer: where it is loaded already.
     """
-    scorer = Scorer(config.reward)
+    scorers = Scorers.of(config)
     device = pick_device(config.model)
     tokenizer = tokenizer if tokenizer is not None else load_tokenizer(config.model)
     model: Any = load_model(config.model, pick_dtype(config.model, device), device)
@@ -336,13 +359,13 @@ def build_sampler(config: Config, *, all_positions: bool = False, tokenizer: Any
         config = config.model_copy(update={"data": config.data.model_copy(update={"max_prompt_tokens": room})})
     check_architecture(model, max_tokens(config))
     policy = Policy(tokenizer, eos_ids(model, tokenizer))
-    return Sampler(config, policy, make_engine(config, model, policy), make_grader(config, scorer, policy), model)
+    return Sampler(config, policy, make_engine(config, model, policy), make_grader(config, scorers, policy), model)
 
 
 def evaluation_data(config: Config) -> CheckedData:
     """The problems of `eval.data`, checked before any model is loaded. Raises ConfigError when there are none."""
-    scorer = Scorer(config.reward)
-    checked = check_evaluation(config, scorer.check if scorer.has_correctness else None)
+    scorers = Scorers.of(config)
+    checked = check_evaluation(config, scorers.check if scorers.has_correctness else None)
     if not checked.evaluation:
         raise ConfigError("eval.data is empty; name sets or files, e.g. --data math500 or --data problems.jsonl")
     return checked

@@ -169,6 +169,74 @@ def predicted_acceptance(record: PromptRecord | None, rating: float | None, size
     return max(0.0, float(1.0 - rating**size - (1.0 - rating) ** size))  # rounding can reach below 0
 
 
+# --- what ratings foretell --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Rating:
+    """What came with a problem: its pass rate in [0, 1], and the counts behind it, where they are known."""
+
+    rate: float | None
+    record: PromptRecord | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What the ratings of a mixture foretell of its draws.
+
+    problems, rated: how many. shares: of the draws by band, in the order of BANDS.
+    acceptance: mean prediction over draws of rated problems; NaN where none is rated.
+    draws: how many it takes on average for the wanted number of kept ones; infinite where none is kept.
+    """
+
+    problems: int
+    rated: int
+    shares: tuple[float, ...]
+    acceptance: float
+    draws: float
+
+
+def forecast(
+    ratings: Sequence[Sequence[Rating]], weights: Sequence[float] | None, *, size: int, wanted: int
+) -> Forecast:
+    """Expected acceptance of draws before any was made, were the policy the one that rated.
+
+    A draw falls on source s with its weight's share (without weights, its share of the problems) and there on each
+    problem alike. With acceptance a, `wanted` kept draws take wanted / a draws on average. Unrated problems are
+    taken to be like the rated ones.
+
+    Args:
+        ratings: of the problems of each source, which has some.
+        weights: of the sources, or None.
+        size: G >= 1, responses of a draw.
+        wanted: N, kept draws of a step.
+
+    >>> half, full = Rating(0.5), Rating(1.0)
+    >>> found = forecast([[half, half], [full]], [1.0, 3.0], size=2, wanted=8)
+    >>> found.acceptance, found.draws, found.shares
+    (0.125, 64.0, (0.0, 0.0, 0.0, 0.25, 0.0, 0.75))
+    """
+    sizes = [float(len(source)) for source in ratings]
+    whole = sum(sizes if weights is None else weights)
+    shares, mass, kept = [0.0] * len(BANDS), 0.0, 0.0
+    for source, weight in zip(ratings, sizes if weights is None else weights, strict=True):
+        each = weight / whole / len(source)
+        for one in source:
+            known = one.record if one.rate is not None else None
+            shares[band(known, one.rate)] += each
+            predicted = predicted_acceptance(known, one.rate, size)
+            if predicted is not None:
+                mass, kept = mass + each, kept + each * predicted
+    acceptance = kept / mass if mass else float("nan")
+    return Forecast(
+        problems=sum(map(len, ratings)),
+        rated=sum(one.rate is not None for source in ratings for one in source),
+        shares=tuple(shares),
+        acceptance=acceptance,
+        draws=wanted / acceptance if acceptance else float("inf"),
+    )
+
+
 # --- the shift ------------------------------------------------------------------------------------
 
 

@@ -119,8 +119,8 @@ def _engine_against_learner(
     """Samples a few responses and compares the engine's log-probs with the learner's."""
     dtype = next(engine_model.parameters()).dtype
     engine = build.make_engine(config, engine_model, policy)
-    scorer, _ = build.check_inputs(config)
-    grader = build.make_grader(config, scorer, policy)
+    scorers, _ = build.check_inputs(config)
+    grader = build.make_grader(config, scorers, policy)
     learner = build.make_learner(config, learner_model, None, dtype)
     engine.load_weights(0, learner.export_weights())
     tokens = min(PROBE_TOKENS, config.sampling.max_response_tokens)

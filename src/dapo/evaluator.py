@@ -19,7 +19,7 @@ from dapo.evaluate.run import sampling_params
 from dapo.grading import GroupGrader
 from dapo.model.loading import load_tokenizer
 from dapo.provenance import Settings, evaluation_settings
-from dapo.reward import Scorer
+from dapo.reward import Scorers
 from dapo.reward.pool import lost_workers
 from dapo.rollout.base import RolloutEngine
 from dapo.rollout.openai_api import KEY_VARIABLE
@@ -118,8 +118,8 @@ def for_endpoint(config: Config, model: Mapping[str, Any], endpoint: Endpoint) -
         key_variable=endpoint.key_variable,
         concurrency=endpoint.concurrency,
     )
-    scorer = Scorer(config.reward)
-    grader = GroupGrader(config, scorer.score, _no_tokens, (), lost_workers, scorer.equal)
+    scorers = Scorers.of(config)
+    grader = GroupGrader(config, scorers.score, _no_tokens, (), lost_workers, scorers.equal)
     sets = _worded(config, checked)
     settings = evaluation_settings(config, checked.evaluation, sets)
     return Evaluator(
@@ -153,6 +153,7 @@ def _worded(config: Config, checked: CheckedData) -> dict[str, list[Prompt]]:
             token_ids=np.zeros(0, np.int32),
             columns=row.columns,
             problem=problem_text(row.problem),
+            grading=problem.grading,
         )
 
     return {name: [prompt(problem) for problem in problems] for name, problems in checked.evaluation.items()}

@@ -26,7 +26,7 @@ class GroupGrader:
         decode: token ids -> text, special tokens left out.
         eos_ids: a response's text ends before the first of these.
         lost_workers: how many grading processes died unasked since it was last called.
-        equal: pairs (a, b) of answers -> whether b answers a; None where answers can't be compared.
+        equal: a prompt -> how answers to it are compared; None where they can't be.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class GroupGrader:
         decode: DecodeFunction,
         eos_ids: Sequence[int],
         lost_workers: Callable[[], int] = lambda: 0,
-        equal: Equal | None = None,
+        equal: Callable[[Prompt], Equal | None] = lambda prompt: None,
     ) -> None:
         self._config, self._score, self._decode = config, score, decode
         self.lost_workers, self.equal = lost_workers, equal

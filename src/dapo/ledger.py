@@ -61,14 +61,29 @@ def ledger(collected: Collected, state: TrainState, config: Config) -> dict[str,
     return metrics
 
 
-def totals(before: Mapping[str, float], metrics: Mapping[str, float]) -> dict[str, float]:
-    """The ledger since step 0, one step later: `total/draws`, `total/tokens_generated`, ..."""
+def totals(before: Mapping[str, float], metrics: Mapping[str, float], drawn: int = 0) -> dict[str, float]:
+    """The ledger since step 0, one step later: `total/draws`, `total/tokens_generated`, `data/prompts_drawn`, ...
+
+    Args:
+        before: the totals so far.
+        metrics: of the filling.
+        drawn: prompts whose draws it graded, see `prompts_drawn`.
+    """
     after = dict(before)
+    after["data/prompts_drawn"] = before.get("data/prompts_drawn", 0.0) + drawn
     for name in TOTALS:
         if name in metrics:
             key = "total/" + name.removeprefix("sampling/").removeprefix("sampled/").replace("/", "_")
             after[key] = before.get(key, 0.0) + metrics[name]
     return after
+
+
+def prompts_drawn(collected: Collected) -> int:
+    """Prompts that a filling took from the stream: its own graded draws, whether they were kept or not.
+
+    Not those that the curriculum skipped, and not cancelled ones, whose prompts come back.
+    """
+    return len(collected.groups) - collected.carried_in
 
 
 def history_after(history: History, collected: Collected, step: int) -> History:

@@ -29,7 +29,7 @@ from dapo.evaluate.evaluation import Evaluation
 from dapo.evaluate.run import Sets, evaluate
 from dapo.grading import GroupGrader
 from dapo.learner.base import Learner
-from dapo.ledger import history_after, ledger, totals
+from dapo.ledger import history_after, ledger, prompts_drawn, totals
 from dapo.metrics import batch_metrics, peak_memory_gb, score, update_metrics
 from dapo.rollout.base import RolloutEngine
 from dapo.run.directory import RunDirectory, resume_command
@@ -49,6 +49,7 @@ class Parts:
     engine: RolloutEngine
     learner: Learner
     collector: Collector
+    epoch_size: int  # draws of one epoch
     grader: GroupGrader
     tests: Sets
     settings: Mapping[str, Any]  # of evaluations: what their figures depend on beside the policy
@@ -115,7 +116,8 @@ def sample(parts: Parts, state: TrainState, stop: StopRequest) -> TrainState:
         parts.view.say(collected.short)
     check_versions(collected.kept, state.version, config.sampling.max_staleness)
     metrics = ledger(collected, state, config)
-    sums = totals(state.totals, metrics)
+    metrics["data/epoch"] = collected.next_place / parts.epoch_size
+    sums = totals(state.totals, metrics, prompts_drawn(collected))
     batch_start = time.perf_counter()
     batch, mismatch = with_policies(make_batch(collected.kept, parts.eos_ids, config), collected.kept, parts, state)
     batch = with_advantages(batch, collected.kept, config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -10,7 +11,9 @@ from typing import Any
 
 import dapo.reward
 from dapo.config.load import resolve
-from dapo.config.schema import Config
+from dapo.config.reward import function_names
+from dapo.config.schema import Config, RewardConfig
+from dapo.config.sets import all_rewards
 from dapo.data import CheckedData, LoadedData
 from dapo.data.prompts import Problem
 from dapo.errors import UserError
@@ -44,7 +47,7 @@ def made_of_now(config: Config, checked: CheckedData, data: LoadedData, tokenize
     training = [problem for source in checked.training for problem in source]
     tested = [problem for problems in checked.evaluation.values() for problem in problems]
     tests = [prompt for own in data.tests.values() for prompt in own]
-    entries = [f if isinstance(f, str) else f.function for f in config.reward.functions]
+    entries = _functions(all_rewards(config).values())
     functions = [name for name in (*entries, config.algorithm.objective) if ":" in name]
     digests = {
         "config": manifest.text_digest(resolve(config)),
@@ -65,6 +68,11 @@ def made_of_now(config: Config, checked: CheckedData, data: LoadedData, tokenize
         "prompts": f"{len(prompts)} prompts",
     }
     return MadeOf(digests, described)
+
+
+def _functions(rewards: Iterable[RewardConfig]) -> list[str]:
+    """Every name in their reward.functions, once."""
+    return list(dict.fromkeys(name for reward in rewards for name in function_names(reward)))
 
 
 def _file_of(name: str) -> Path | None:
@@ -216,12 +224,16 @@ def evaluation_settings(config: Config, sets: Mapping[str, Sequence[Problem]], p
     that reads expressions.
     """
     params = sampling_params(config)
-    names = [f if isinstance(f, str) else f.function for f in config.reward.functions] or ["grader"]
-    judge = next((name for name in names if name in GRADING), None)
+    judge = next((name for name in function_names(config.reward) if name in GRADING), None)
+    own = {name: sorted({p.grading for p in problems} - {""}) for name, problems in sets.items()}
+    rewards = all_rewards(config)
+    names = _functions([config.reward, *(rewards[grading] for gradings in own.values() for grading in gradings)])
     reward = config.reward.model_dump(mode="json")
     grader = {"judge": judge} | {key: reward[key] for key in GRADING.get(judge or "", ())}
     if judge is None:
         grader["functions"] = reward["functions"]
+    if any(own.values()):
+        grader["by_set"] = {name: [json.loads(text) for text in texts] for name, texts in own.items() if texts}
     columns = names != ["grader"]
     return {
         "sampling": {

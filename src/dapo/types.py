@@ -52,6 +52,7 @@ class Prompt:
     `id` is a hash of what the model is asked; `problem` is the problem before any wording, as a person
     reads it; `columns` holds the row's other fields.
     `rating` is the pass rate in [0, 1] that came with the data, where it did.
+    `grading` is what the problem's source says of how answers are judged (SourceRewardConfig.key); "": [reward].
     """
 
     id: str
@@ -63,6 +64,7 @@ class Prompt:
     columns: Columns = field(default_factory=dict)
     rating: float | None = None
     problem: str = ""
+    grading: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

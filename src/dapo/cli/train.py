@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dapo.cli.words import SETTINGS, WORDS, config_of, overrides_only
-from dapo.config import batch_line
+from dapo.config import batch_line, epoch_words
 from dapo.config.schema import Config
 from dapo.errors import ConfigError, UserError
 from dapo.run.manifest import ROOTS
@@ -144,7 +144,7 @@ def _dry_run(config: Config, as_json: bool) -> None:
         click.echo(json.dumps(report, ensure_ascii=False))
         return
     click.echo(f"{config.name}: {batch_line(config)}")
-    click.echo(f"data: {sizes} training problems, {tested} evaluation problems")
+    click.echo(f"data: {sizes} training problems, {tested} evaluation problems; {epoch_words(config, sizes)}")
     for note in checked.notes:
         click.echo(f"note: {note}")
     click.echo("configuration and data are fine; nothing was trained")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from dapo.config.schema import Config, SourceConfig
-from dapo.config.sets import HOLDOUT, evaluation_sources
+from dapo.config.reward import JUDGES, function_names, has_judge
+from dapo.config.schema import Config, RewardConfig, SourceConfig
+from dapo.config.sets import HOLDOUT, evaluation_sources, source_tables
 from dapo.errors import ConfigError
 
 
@@ -24,9 +25,12 @@ def problems(config: Config) -> Iterator[str]:
     yield from _curriculum(config)
     yield from _checkpoint(config)
     yield from _overlong(config)
-    yield from _reward(config)
+    yield from _reward("reward", config.reward, config.reward.compat)
+    yield from _correctness(config)
+    yield from _source_rewards(config)
     yield from _algorithm(config)
     yield from _data(config)
+    yield from _ratings(config)
 
 
 def _sets(config: Config) -> Iterator[str]:
@@ -99,12 +103,11 @@ def _surplus(config: Config) -> Iterator[str]:
 
 
 def _curriculum(config: Config) -> Iterator[str]:
-    sampling, functions = config.sampling, config.reward.functions
-    names = [f if isinstance(f, str) else f.function for f in functions]
-    if sampling.skip_solved_after and names and not {"grader", "python-tests"} & set(names):
+    sampling = config.sampling
+    if sampling.skip_solved_after and not has_judge(config.reward):
         yield (
             "sampling.skip_solved_after needs rewards that say what is right; "
-            f'reward.functions = {names} do not (add "grader", or set it "off")'
+            f'reward.functions = {function_names(config.reward)} do not (add "grader", or set it "off")'
         )
     if config.reward.placebo and sampling.schedule == "streaming":
         yield 'reward.placebo deals the scores of a whole round again; set sampling.schedule = "rounds"'
@@ -140,10 +143,10 @@ def _keep_best(config: Config) -> Iterator[str]:
         )
     if on is not None and on not in names:
         yield f'checkpoint.best_on = "{on}" is no set of eval.data, which has {", ".join(names)}'
-    functions = [f if isinstance(f, str) else f.function for f in config.reward.functions]
-    if metric in ("pass", "maj") and functions and not {"grader", "python-tests"} & set(functions):
+    if metric in ("pass", "maj") and not has_judge(config.reward):
         yield f'checkpoint.best_metric = "{metric}" needs rewards that say what is right; use "reward"'
-    if metric == "maj" and "python-tests" in functions:
+    picking = [source for name, source in _sources(config).items() if on in (name, None)]
+    if metric == "maj" and any("python-tests" in function_names(s.reward.over(config.reward)) for s in picking):
         yield 'checkpoint.best_metric = "maj" needs answers that can be compared; programs can\'t, use "pass"'
 
 
@@ -161,20 +164,42 @@ def _overlong(config: Config) -> Iterator[str]:
         )
 
 
-def _reward(config: Config) -> Iterator[str]:
-    functions = [f if isinstance(f, str) else f.function for f in config.reward.functions]
-    judges = [name for name in functions if name in ("grader", "python-tests")]
-    if functions and not judges and config.sampling.filter == "correctness":
-        yield (
-            f'sampling.filter = "correctness", but reward.functions = {functions} give no correctness; add '
-            '"grader" to them, or choose sampling.filter = "nonzero_std" by name'
-        )
-    if not config.reward.extract and (not functions or "grader" in functions):
-        yield "reward.extract is empty; name at least one of answer_line, boxed, tag"
+def _reward(place: str, reward: RewardConfig, compat: str | None) -> Iterator[str]:
+    """Of [reward], or of what a source makes of it. place: what messages call it. compat: as it stands there."""
+    functions = [f if isinstance(f, str) else f.function for f in reward.functions]
+    judges = [name for name in functions if name in JUDGES]
+    if not reward.extract and (not functions or "grader" in functions):
+        yield f"{place}.extract is empty; name at least one of answer_line, boxed, tag"
     if len(judges) > 1:
-        yield f"reward.functions names {' and '.join(judges)}; only one of them can say what is right"
-    if config.reward.compat != "off" and functions and "grader" not in functions:
-        yield f'reward.compat = "{config.reward.compat}" needs "grader" in reward.functions'
+        yield f"{place}.functions names {' and '.join(judges)}; only one of them can say what is right"
+    if compat not in (None, "off") and functions and "grader" not in functions:
+        yield f'{place}.compat = "{compat}" needs "grader" in {place}.functions'
+
+
+def _correctness(config: Config) -> Iterator[str]:
+    if not has_judge(config.reward) and config.sampling.filter == "correctness":
+        yield (
+            f'sampling.filter = "correctness", but reward.functions = {function_names(config.reward)} give no '
+            'correctness; add "grader" to them, or choose sampling.filter = "nonzero_std" by name'
+        )
+
+
+def _source_rewards(config: Config) -> Iterator[str]:
+    """What single sources say of their rewards, on top of [reward]."""
+    for place, source in source_tables(config):
+        if not source.reward.key:
+            continue
+        if source.source == HOLDOUT:
+            yield f'{place}.reward: "holdout" is judged as the sources are that its problems come from; remove it'
+        reward = source.reward.over(config.reward)
+        yield from _reward(f"{place}.reward", reward, source.reward.compat)
+        if has_judge(reward) != has_judge(config.reward):
+            words = ("say what is right", "do not")
+            yield (
+                f"{place}.reward.functions = {function_names(reward)} {words[not has_judge(reward)]}, and "
+                f"reward.functions = {function_names(config.reward)} {words[has_judge(reward)]}; let all say what is "
+                "right, or none"
+            )
 
 
 def _algorithm(config: Config) -> Iterator[str]:
@@ -214,3 +239,13 @@ def _data(config: Config) -> Iterator[str]:
     wanted = [source.source for source in _sources(config).values()]
     if HOLDOUT in wanted and not data.holdout:
         yield 'eval.data = "holdout" needs data.holdout over 0'
+
+
+def _ratings(config: Config) -> Iterator[str]:
+    data = config.data
+    low, high = data.min_pass_rate, data.max_pass_rate
+    for name, bound in (("min_pass_rate", low), ("max_pass_rate", high)):
+        if bound is not None and data.rating_column is None:
+            yield f"data.{name} = {bound:g} needs data.rating_column, the column that holds the pass rates"
+    if low is not None and high is not None and low > high:
+        yield f"data.min_pass_rate = {low:g} is over data.max_pass_rate = {high:g}, which leaves nothing; swap them"

@@ -57,6 +57,17 @@ def batch_line(config: Config) -> str:
     )
 
 
+def epoch_words(config: Config, size: int) -> str:
+    """How long an epoch is, and how many the run takes at the least."""
+    steps = config.train.num_steps
+    least = steps * config.sampling.prompts_per_step
+    epochs = least / size
+    return (
+        f"an epoch is {size} prompts drawn, and {steps} full steps draw {least} or more "
+        f"({epochs:{'.3g' if epochs < 10 else '.1f'}} epochs)"
+    )
+
+
 def _sampling_words(config: Config) -> str:
     sampling = config.sampling
     drawn = sampling.gen_prompts or sampling.prompts_per_step

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from dapo.config.check import check
-from dapo.config.schema import SCHEMA_VERSION, Config, RewardFunctionConfig, SourceConfig
+from dapo.config.schema import SCHEMA_VERSION, Config, RewardFunctionConfig, SourceConfig, SourceRewardConfig
 from dapo.errors import ConfigError
 
 Tree = dict[str, Any]
@@ -185,15 +185,26 @@ def _anchor_files(tree: Tree, folder: Path) -> Tree:
             return f"{(folder / file).resolve()}:{attribute}"
         return value
 
-    algorithm, reward = tree.get("algorithm"), tree.get("reward")
+    algorithm = tree.get("algorithm")
     if isinstance(algorithm, dict) and "objective" in algorithm:
         algorithm["objective"] = anchor(algorithm["objective"])
-    if isinstance(reward, dict) and isinstance(reward.get("functions"), list):
-        reward["functions"] = [
-            {**f, "function": anchor(f.get("function"))} if isinstance(f, dict) else anchor(f)
-            for f in reward["functions"]
-        ]
+    for reward in _rewards(tree):
+        if isinstance(reward, dict) and isinstance(reward.get("functions"), list):
+            reward["functions"] = [
+                {**f, "function": anchor(f.get("function"))} if isinstance(f, dict) else anchor(f)
+                for f in reward["functions"]
+            ]
     return tree
+
+
+def _rewards(tree: Tree) -> Iterator[Any]:
+    """The section `reward` and those of single sources, whatever they hold."""
+    yield tree.get("reward")
+    for section, key in (("data", "source"), ("eval", "data")):
+        tables = tree.get(section)
+        sources = tables.get(key) if isinstance(tables, dict) else None
+        if isinstance(sources, list):
+            yield from (source.get("reward") for source in sources if isinstance(source, dict))
 
 
 def did_you_mean(word: str, candidates: Sequence[str]) -> str:
@@ -284,7 +295,7 @@ def _first_line(error: ValidationError) -> str:
     key = " ".join(".".join(place).split())
     kind, value = first["type"], " ".join(repr(first.get("input")).split())
     if kind == "extra_forbidden":
-        return f"unknown key {key}{_suggest_inside(place)}"
+        return f"unknown key {key}{_suggest_inside(place)}{_only_inside(place)}"
     if kind == "missing":
         return f"{key} is not set; give it in the recipe or as {key}=VALUE"
     if kind == "literal_error":
@@ -304,7 +315,20 @@ def _suggest_inside(place: Sequence[str]) -> str:
     }
     if len(place) > 2 and place[-2].isdigit() and place[-3] in tables:
         return did_you_mean(place[-1], list(tables[place[-3]].model_fields))
+    if _is_source_reward(place):
+        return did_you_mean(place[-1], list(SourceRewardConfig.model_fields))
     return suggest_key(".".join(place))
+
+
+def _only_inside(place: Sequence[str]) -> str:
+    """What a source's own reward takes, where one holds something else."""
+    if not _is_source_reward(place):
+        return ""
+    return f"; a source's own reward takes {', '.join(SourceRewardConfig.model_fields)}; the rest belongs to [reward]"
+
+
+def _is_source_reward(place: Sequence[str]) -> bool:
+    return len(place) > 2 and place[-2] == "reward" and place[-3].isdigit()
 
 
 def _is_union_tag(part: Any) -> bool:

@@ -8,43 +8,35 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
+
+from dapo.config.base import Beta, Float, Int, NullableFloat, NullableInt, NullableStr, Section, Seed, no_bool
+from dapo.config.data import DataConfig, EvalConfig, SourceConfig
+from dapo.config.reward import Overlong, RewardConfig, RewardFunctionConfig, SourceRewardConfig
 
 SCHEMA_VERSION = 1
 
-Overlong = Literal["none", "hard", "soft", "filter", "soft+filter"]
-
-
-def _off_is_none(value: Any) -> Any:
-    return None if value == "off" else value
-
-
-def _finite_float(value: Any) -> Any:
-    """YAML-style strings such as "1e-6" are numbers; true and false are not."""
-    if isinstance(value, bool):
-        raise ValueError("a number is wanted, not true or false")
-    return float(value) if isinstance(value, str) else value
-
-
-def _no_bool(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise ValueError("a whole number is wanted, not true or false")
-    return value
-
-
-Int = Annotated[int, BeforeValidator(_no_bool)]
-Float = Annotated[float, BeforeValidator(_finite_float), Field(allow_inf_nan=False)]
-NullableFloat = Annotated[Annotated[Float, Field(gt=0)] | None, BeforeValidator(_off_is_none)]
-NullableInt = Annotated[Annotated[Int, Field(ge=1)] | None, BeforeValidator(_off_is_none)]
-Beta = Annotated[Float, Field(ge=0, lt=1)]
-Seed = Annotated[Int, Field(ge=0, lt=2**64)]
-NullableStr = Annotated[str | None, BeforeValidator(_off_is_none)]
-
-
-class Section(BaseModel):
-    """Base of all sections."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+__all__ = [
+    "SCHEMA_VERSION",
+    "AlgorithmConfig",
+    "CheckpointConfig",
+    "Config",
+    "DataConfig",
+    "EngineConfig",
+    "EvalConfig",
+    "KLConfig",
+    "LearnerConfig",
+    "LogConfig",
+    "ModelConfig",
+    "Overlong",
+    "RewardConfig",
+    "RewardFunctionConfig",
+    "SamplingConfig",
+    "Section",
+    "SourceConfig",
+    "SourceRewardConfig",
+    "TrainConfig",
+]
 
 
 class ModelConfig(Section):
@@ -54,7 +46,7 @@ class ModelConfig(Section):
     """Hugging Face id, local directory, .gguf file, or pkg:PACKAGE/FILE inside an installed package."""
     revision: NullableStr = None
     """Branch, tag or commit of a Hugging Face id; "off" for the default branch."""
-    chat_template_kwargs: dict[str, Any] = {}
+    chat_template_kwargs: dict[str, Any] = Field(default={})
     """Extra arguments of the tokenizer's chat template, e.g. {enable_thinking = false}."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Compute type of the engine, and of the learner's autocast (master weights are always
@@ -63,67 +55,6 @@ class ModelConfig(Section):
     """auto: cuda where there is one, else cpu (mps only when asked for)."""
     trust_remote_code: bool = False
     """Run Python that comes with the model. Off unless you turn it on."""
-
-
-class SourceConfig(Section):
-    """One source of problems."""
-
-    source: str
-    """A .jsonl, .json or .parquet file, reasoning-gym:TASK, or, for evaluation only, "holdout" or a
-    named set: aime24, aime25, amc23, math500, gsm8k, olympiad, minerva, livecodebench."""
-    name: NullableStr = None
-    """Of eval.data: what the set is called in figures; "off": by its file or source."""
-    weight: NullableFloat = None
-    """Share of the mixture. Give all sources a weight or none; without weights every problem
-    is drawn once an epoch."""
-    size: Int = Field(default=1000, ge=1)
-    """reasoning-gym: how many problems to generate (duplicates are dropped and counted)."""
-    seed: Seed = 0
-    """reasoning-gym: the generator's seed."""
-    options: dict[str, Any] = {}
-    """reasoning-gym: the task's own options."""
-    prompt_column: str = "auto"
-    """Column that holds the problem: a text or a list of chat messages. auto: the first of prompt,
-    problem, question that the file's first row has."""
-    answer_column: str = "auto"
-    """Column that holds the gold answer. A dot goes into a struct. auto: the first of answer,
-    expected_answer, final_answer, reward_model.ground_truth, ground_truth that the first row has."""
-    max_rows: NullableInt = None
-    """Read only the first rows."""
-
-
-class DataConfig(Section):
-    """The problems and how they become prompts."""
-
-    source: str | tuple[SourceConfig, ...]
-    """One source by name, or a list of tables, each a source with its options."""
-    prompt_column: str = "auto"
-    """For a source given by name: the column that holds the problem."""
-    answer_column: str = "auto"
-    """For a source given by name: the column that holds the gold answer."""
-    template: str = "chat"
-    """chat: the problem as the user's turn of the tokenizer's chat template. dapo: the paper's
-    wording around it, in a chat turn. raw: the bare text. Otherwise a Jinja text over the row's
-    columns and `problem`, whose result is the user's turn."""
-    system: NullableStr = None
-    """System turn put before the user's; "off" leaves the template's own default."""
-    max_prompt_tokens: Int = Field(default=2048, ge=1)
-    """Longest prompt in tokens, template included."""
-    rating_column: NullableStr = None
-    """Column with each problem's pass rate in [0, 1], where the data are rated: its difficulty until the
-    run has draws of its own."""
-    bad_answers: Literal["refuse", "drop"] = "refuse"
-    """What becomes of rows whose answer can't be graded (empty, a placeholder, unreadable): an error
-    that names the first and their number, or left out and counted (as always in named sets)."""
-    overlong_prompts: Literal["drop", "refuse"] = "drop"
-    """What becomes of longer ones; drops are counted."""
-    repeat: bool = True
-    """Go on with the next epoch when the data ends; false: `sampling.on_exhausted` decides."""
-    shuffle: bool = True
-    """A new order every epoch, a function of (seed, epoch, index); false: the file's order."""
-    holdout: Int = Field(default=0, ge=0)
-    """Problems taken out of training for `eval.data = "holdout"`: of each source its share of the
-    mixture, by smallest hash of the worded problem. Another wording may hold out others."""
 
 
 class SamplingConfig(Section):
@@ -162,63 +93,6 @@ class SamplingConfig(Section):
     """Strings that end a response, beside the model's EOS tokens."""
 
 
-class RewardFunctionConfig(Section):
-    """One custom reward function."""
-
-    function: str
-    """FILE.py:NAME, relative to the recipe's folder, or MODULE:NAME."""
-    weight: Float = 1.0
-    """Its value is multiplied by this and added."""
-
-
-class RewardConfig(Section):
-    """Grading and shaping (sections 2.4 and 3.4)."""
-
-    extract: tuple[Literal["answer_line", "boxed", "tag", "sentence", "whole", "last_math", "last_number"], ...] = (
-        "answer_line",
-        "boxed",
-    )
-    """Where the final answer is looked for, in this order; the last occurrence of each counts.
-    answer_line: "Answer: ..."; boxed: \\boxed{...}; tag: <answer>...</answer>; sentence: "the answer
-    is ..."; whole: a response of one line without prose; last_math: the last formula or number;
-    last_number."""
-    compat: Literal["off", "verl-math-dapo"] = "off"
-    """verl-math-dapo: the decisions of the paper's published scorer, misses and false hits included."""
-    unevaluated: Literal["wrong", "right"] = "wrong"
-    """Whether arithmetic left undone answers a number: 12+13 for 25. "right" pays for repeating the
-    question where the question is arithmetic."""
-    convert_units: bool = False
-    """Whether 500 cm answers 5 m."""
-    symbolic_limit_s: Annotated[Float, Field(gt=0)] = 2.0
-    """Seconds for the symbolic comparison of one answer; then its process is killed: verdict timeout."""
-    symbolic_workers: NullableInt = None
-    """Processes for symbolic comparison; "off": one for each core, at most 16."""
-    symbolic_memory_mb: Int = Field(default=1024, ge=64)
-    """Memory of one of them, on top of its imports."""
-    functions: tuple[str | RewardFunctionConfig, ...] = ()
-    """Custom rewards in place of the grader, as FILE.py:NAME or tables with weights.
-    "grader" names the built-in one, so that both can be combined; "python-tests" runs the response's
-    program against the tests in reward.tests_column."""
-    tests_column: str = "tests"
-    """Of python-tests: a list of assert lines, or {"inputs": [...], "outputs": [...]}."""
-    tests_limit_s: Annotated[Float, Field(gt=0)] = 5.0
-    """Of python-tests: CPU seconds for one test; wall time is bounded by twice that."""
-    tests_memory_mb: Int = Field(default=512, ge=64)
-    """Of python-tests: memory of the program."""
-    max_error_fraction: Annotated[Float, Field(ge=0, le=1)] = 0.1
-    """Stop when more of a round's scores are errors than this."""
-    overlong: Overlong = "soft"
-    """none; hard: -1 for truncated responses alone; soft: Eq. 13; filter: truncated responses
-    leave the loss but stay in their group's statistics; soft+filter: both."""
-    overlong_buffer_tokens: Int = Field(default=4096, ge=1)
-    """Lcache of Eq. 13: the last tokens before the limit, where the penalty grows. Paper: 4096."""
-    overlong_factor: Annotated[Float, Field(gt=0)] = 1.0
-    """Multiplies the penalty; below 2, so that no wrong answer can outrank a right one."""
-    placebo: bool = False
-    """An experiment's control: permute the scores among a round's responses before anything
-    looks at them. What still improves did not come from the reward."""
-
-
 class KLConfig(Section):
     """KL to the starting policy, estimator exp(x) - x - 1, x = log ref - log pi. DAPO: none."""
 
@@ -232,7 +106,7 @@ class KLConfig(Section):
 class AlgorithmConfig(Section):
     """The objective (Eq. 8 to 12)."""
 
-    std_correction: Annotated[Literal[0, 1], BeforeValidator(_no_bool)] = 1
+    std_correction: Annotated[Literal[0, 1], BeforeValidator(no_bool)] = 1
     """Divisor G - correction under the root of a group's standard deviation. The paper does not
     say; the code uses 1."""
     advantage_eps: Annotated[Float, Field(ge=0)] = 1e-6
@@ -297,31 +171,6 @@ class TrainConfig(Section):
     """The one seed behind data order and sampling."""
 
 
-class EvalConfig(Section):
-    """Evaluation during training and the defaults of `dapo eval`."""
-
-    data: str | tuple[str | SourceConfig, ...] = ()
-    """Sets, each with figures of its own: "holdout", files, named sets (aime24, math500, ...), or tables
-    as in data.source. A text with commas between, or a list. Empty: no evaluation."""
-    data_dir: NullableStr = None
-    """Folder in which named sets are looked for; "off": they are fetched from Hugging Face, at a
-    pinned revision."""
-    every: NullableInt = None
-    """Evaluate after every so many steps; "off": only before the first and after the last."""
-    k: Int = Field(default=32, ge=1)
-    """Samples per problem; avg@k. Paper: 32."""
-    temperature: Annotated[Float, Field(ge=0)] = 1.0
-    """0 is greedy. Paper: 1.0."""
-    top_p: Annotated[Float, Field(gt=0, le=1)] = 0.7
-    """Paper: 0.7."""
-    max_response_tokens: NullableInt = None
-    """"off": as in training."""
-    seed: Seed = 0
-    """Seed of the evaluation's own draws: the same at every evaluation."""
-    before: bool = True
-    """Evaluate before the first step too."""
-
-
 class CheckpointConfig(Section):
     """What is kept of a run."""
 
@@ -378,7 +227,7 @@ class Config(Section):
     """The recipe's name; part of the run directory's name."""
     description: str = ""
     """One line about it."""
-    schema_version: Annotated[Literal[1], BeforeValidator(_no_bool)] = Field(default=1, alias="schema")
+    schema_version: Annotated[Literal[1], BeforeValidator(no_bool)] = Field(default=1, alias="schema")
     """Version of this layout."""
     model: ModelConfig
     data: DataConfig
@@ -394,7 +243,7 @@ class Config(Section):
     trackers: tuple[str, ...] = ()
     """FILE.py:NAME or MODULE:NAME of functions called as f(step, metrics) after each step; one that
     raises is warned of and counted, and training goes on."""
-    provenance: dict[str, str] = {}
+    provenance: dict[str, str] = Field(default={})
     """Where values come from: key -> "paper | code | rebuttal | chosen: place"."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, populate_by_name=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import PurePath
 
-from dapo.config.schema import Config, SourceConfig
+from dapo.config.schema import Config, RewardConfig, SourceConfig
 from dapo.errors import ConfigError
 
 HOLDOUT = "holdout"
@@ -40,6 +41,21 @@ def evaluation_sources(config: Config) -> dict[str, SourceConfig]:
             raise ConfigError(f'eval.data: two sets are called {name}; give one of them a name, e.g. name = "{name}-2"')
         named[name] = source
     return named
+
+
+def source_tables(config: Config) -> Iterator[tuple[str, SourceConfig]]:
+    """Every table in data.source and eval.data, with what messages call it."""
+    for section, tables in (("data.source", config.data.source), ("eval.data", config.eval.data)):
+        for index, table in enumerate(tables):
+            if isinstance(table, SourceConfig):
+                yield f"{section}[{index}]", table
+
+
+def all_rewards(config: Config) -> dict[str, RewardConfig]:
+    """[reward] under "", and what sources make of it, each under its SourceRewardConfig.key."""
+    return {"": config.reward} | {
+        table.reward.key: table.reward.over(config.reward) for _, table in source_tables(config)
+    }
 
 
 def _short(source: SourceConfig) -> str:

@@ -2,6 +2,7 @@
 
 from dapo.data.load import CheckedData, check_data, check_evaluation, tokenise_data, tokenise_evaluation
 from dapo.data.prompts import LoadedData
+from dapo.data.ratings import forecast_notes
 from dapo.data.stream import PromptStream
 from dapo.data.template import PromptTemplate
 
@@ -12,6 +13,7 @@ __all__ = [
     "PromptTemplate",
     "check_data",
     "check_evaluation",
+    "forecast_notes",
     "tokenise_data",
     "tokenise_evaluation",
 ]

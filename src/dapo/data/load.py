@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from dapo.config.schema import Config
+from dapo.config.reward import function_names
+from dapo.config.schema import Config, SourceConfig
 from dapo.config.sets import HOLDOUT, evaluation_sources
 from dapo.data import named
 from dapo.data.prompts import (
@@ -14,12 +15,12 @@ from dapo.data.prompts import (
     LoadedData,
     Problem,
     problem_text,
-    rating,
     read_problems,
     source_list,
     take_holdout,
     tokenise,
 )
+from dapo.data.ratings import within_rates
 from dapo.data.template import PromptTemplate, Wording
 from dapo.errors import ConfigError, DataError
 from dapo.types import Prompt
@@ -54,8 +55,7 @@ def check_data(config: Config, check_answers: CheckAnswers | None) -> CheckedDat
         counts=counts,
         notes=notes,
     )
-    for problem in (problem for source in problems for problem in source):
-        rating(problem.row, config.data.rating_column)
+    problems = within_rates(problems, config, counts, notes)  # before the holdout, which should look like training
     weights = [s.weight for s in sources if s.weight is not None] or None
     training, held_out = take_holdout(problems, config.data.holdout, weights)
     evaluation = evaluation_problems(config, held_out, check_answers, counts, notes)
@@ -97,7 +97,7 @@ def evaluation_problems(
         if source.source == HOLDOUT:
             result[name] = held_out
             continue
-        check_judge(config, source.source)
+        check_judge(config, source)
         own: Counter[str] = Counter()
         (result[name],) = read_problems(
             [source],
@@ -127,14 +127,20 @@ def set_notes(name: str, source: str, counts: Counter[str], problems: list[Probl
     return notes
 
 
-def check_judge(config: Config, source: str) -> None:
+def check_judge(config: Config, source: SourceConfig) -> None:
     """A named set of programs needs the judge that runs them. Raises ConfigError."""
-    if not named.is_named(source) or named.SETS[source].judge != "python-tests":
+    name = source.source
+    if not named.is_named(name) or named.SETS[name].judge != "python-tests":
         return
-    if "python-tests" not in [f if isinstance(f, str) else f.function for f in config.reward.functions]:
+    if "python-tests" not in function_names(source.reward.over(config.reward)):
         raise ConfigError(
-            f"eval.data: {source} is judged by running programs; evaluate it alone, with "
-            'reward.functions=["python-tests"]'
+            f"eval.data: {name} is judged by running programs; evaluate it alone, with "
+            'reward.functions=["python-tests"], or give its table reward = {functions = ["python-tests"]}'
+        )
+    if source.reward.functions is not None and config.data.template == "dapo":
+        raise ConfigError(
+            f'eval.data: {name} asks for programs, and data.template = "dapo" for an answer line; evaluate it alone, '
+            'or set data.template = "chat"'
         )
 
 

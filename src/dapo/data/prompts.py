@@ -13,22 +13,25 @@ from typing import Any
 import numpy as np
 
 from dapo.config.schema import Config, SourceConfig
+from dapo.data.ratings import rating
 from dapo.data.sources import AUTO, Row, read_rows
 from dapo.data.template import PromptTemplate, Wording
 from dapo.errors import DataError
 from dapo.types import Prompt
 
-# Rows' answers as text, with their other columns -> for each None, or why it can't be graded.
-CheckAnswers = Callable[[Sequence[tuple[str | None, Mapping[str, Any]]]], list[str | None]]
+# Rows' answers as text, with their other columns, and how they are judged (`Prompt.grading`) -> for each
+# None, or why it can't be graded.
+CheckAnswers = Callable[[Sequence[tuple[str | None, Mapping[str, Any]]], str], list[str | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A validated row before tokenisation."""
+    """A validated row before tokenisation. `grading`: see Prompt."""
 
     id: str
     row: Row
     answer: str | None
+    grading: str = ""
 
 
 @dataclass(slots=True)
@@ -97,7 +100,7 @@ def read_problems(
         for row, answer in _graded(source, check_answers, bad_answers, counts, notes, data_dir):
             turns = wording.turns(row.problem, row.columns, row.where)
             content = content_id(row.problem if turns is None else turns)
-            problem = Problem(content, row, answer)
+            problem = Problem(content, row, answer, source.reward.key)
             _check_own_id(named, problem)
             first = seen.setdefault(problem.id, problem)
             if first is problem:
@@ -159,7 +162,8 @@ def _graded(
     answers = [_answer(row) for row in rows]
     if check_answers is None:
         return list(zip(rows, answers, strict=True))
-    reasons = check_answers([(answer, row.columns) for answer, row in zip(answers, rows, strict=True)])
+    golds = [(answer, row.columns) for answer, row in zip(answers, rows, strict=True)]
+    reasons = check_answers(golds, source.reward.key)
     bad = [(row, reason) for row, reason in zip(rows, reasons, strict=True) if reason]
     if bad:
         row, reason = bad[0]
@@ -178,20 +182,6 @@ def _graded(
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def rating(row: Row, column: str | None) -> float | None:
-    """The row's pass rate, by `data.rating_column`; None where it is not rated. Raises DataError."""
-    if column is None:
-        return None
-    if column not in row.columns:
-        raise DataError(f'{row.where}: no column {column}; set data.rating_column to another, or "off"')
-    value = row.columns[column]
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-        raise DataError(f"{row.where}: {column} = {value!r}, but data.rating_column wants a pass rate from 0 to 1")
-    return float(value)
 
 
 def problem_text(problem: Any) -> str:
@@ -270,6 +260,7 @@ def tokenise(
                 columns=row.columns,
                 rating=rating(row, config.data.rating_column),
                 problem=problem_text(row.problem),
+                grading=problem.grading,
             )
         )
     return prompts

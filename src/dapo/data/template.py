@@ -33,7 +33,10 @@ class Wording:
         """The chat turns of a problem, or None for raw text. Raises DataError naming the row."""
         if isinstance(problem, (list, tuple)):
             if self.raw or self._template is not None:
-                raise DataError(f'{where}: the prompt is a list of messages; data.template = "chat" takes those')
+                raise DataError(
+                    f'{where}: the prompt is a list of messages; data.template = "chat" takes those; for another, '
+                    "store the bare problems with: dapo data prepare FILE -o DIR"
+                )
             return _checked_turns(problem, where)
         if not isinstance(problem, str) or not problem.strip():
             raise DataError(f"{where}: the prompt is empty or no text")

@@ -98,7 +98,7 @@ def _finished(
             raise Interrupted("the evaluation was given up")
         for finished in flight.poll():
             group = grader.group(finished, prompts[finished.draw])
-            rows = result_rows(group, name, step, grader.equal)
+            rows = result_rows(group, name, step, grader.equal(group.prompt))
             now = time.perf_counter()
             rows[0] |= {"seconds": now - last, "engine_failures": flight.failures - failures}
             last, failures = now, flight.failures

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from dapo.config.schema import RewardConfig
+from dapo.config.schema import Config, RewardConfig
+from dapo.config.sets import all_rewards
 from dapo.reward.functions import RewardFunction, call_function, load_function
 from dapo.reward.grader import WRONG
 from dapo.reward.judges import GRADER, JUDGES, Gold, Judge, make_judge
@@ -85,6 +86,39 @@ class Scorer:
             logger.warning("reward %s raised %s: %s", name, type(error).__name__, error)
             return [None] * len(texts)
         return [float("nan") if value is None else value for value in values]
+
+
+class Scorers:
+    """The scorer of each prompt: [reward], and what single sources make of it.
+
+    Args:
+        rewards: by `Prompt.grading`; "" is [reward] itself. Either all have correctness or none does.
+    """
+
+    def __init__(self, rewards: Mapping[str, RewardConfig]) -> None:
+        self._scorers = {grading: Scorer(reward) for grading, reward in rewards.items()}
+
+    @classmethod
+    def of(cls, config: Config) -> Scorers:
+        """Those that a configuration asks for."""
+        return cls(all_rewards(config))
+
+    @property
+    def has_correctness(self) -> bool:
+        """Whether scores say right or wrong."""
+        return self._scorers[""].has_correctness
+
+    def equal(self, prompt: Prompt) -> Equal | None:
+        """`Scorer.equal` for answers to this prompt."""
+        return self._scorers[prompt.grading].equal
+
+    def check(self, golds: Sequence[Gold], grading: str = "") -> list[str | None]:
+        """`Scorer.check` of rows that are judged in this way."""
+        return self._scorers[grading].check(golds)
+
+    def score(self, prompt: Prompt, texts: Sequence[str], token_ids: Sequence[Sequence[int]]) -> list[Score]:
+        """`Scorer.score`, by the prompt's own scorer."""
+        return self._scorers[prompt.grading].score(prompt, texts, token_ids)
 
 
 def _combine(parts: dict[str, float], total: float, failed: bool, graded: Score | None) -> Score:

@@ -112,6 +112,7 @@ def _group(group: Group) -> dict[str, Any]:
             "answer": prompt.answer,
             "source": prompt.source,
             "rating": prompt.rating,
+            "grading": prompt.grading,
         },
         "rollouts": [_rollout(rollout) for rollout in group.rollouts],
     }
