@@ -41,7 +41,7 @@ LAYERS: list[set[str]] = [
     {"ledger", "metrics"},
     {"loop", "provenance"},
     {"build"},
-    {"evaluator", "curate"},
+    {"evaluator", "curate", "rate"},
     {"doctor"},
     {"cli"},
     {"__main__"},

@@ -9,6 +9,9 @@ from typing import Any
 
 import click
 
+from dapo.cli.evaluate import evaluate
+from dapo.cli.use import RECIPE
+from dapo.cli.words import SETTINGS
 from dapo.errors import UserError
 from dapo.printable import printable
 from dapo.rollout.openai_api import KEY_VARIABLE
@@ -167,3 +170,53 @@ def inspect(file: str, samples: int, seed: int, as_json: bool) -> None:
         show_notes(card_notes(found.card))
     for line in sample_lines(found):
         click.echo(printable(line))
+
+
+@data.command(context_settings=SETTINGS)
+@click.argument("folder", metavar="FOLDER")
+@click.argument("model", metavar="MODEL|RUN[@STEP]|EVALUATION")
+@click.argument("words", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("-o", "--output-dir", required=True, metavar="DIR", help="Folder to write: FOLDER with pass rates.")
+@click.option("--overwrite", is_flag=True, help="Replace a prepared folder.")
+@RECIPE
+@click.option("--k", type=click.IntRange(1), default=16, help="Responses per problem [16].")
+@click.option("--temperature", type=click.FloatRange(0, min_open=True), default=1.0, help="[1.0, as in training]")
+@click.option("--max-tokens", type=click.IntRange(1), help="Longest response [of the run or recipe].")
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), help="Of the responses [of the run or recipe].")
+@click.option("--responses-per-prompt", type=click.IntRange(2), default=16, help="Of training, for the forecast [16].")
+@click.option("--endpoint", metavar="URL", help="OpenAI-compatible server that has MODEL: http://host:port/v1.")
+@click.option("--concurrency", type=click.IntRange(1), help="Requests at a time [16].")
+@click.option("--api-key-env", metavar="NAME", help=f"Environment variable with the server's key [{KEY_VARIABLE}].")
+@click.pass_context
+def rate(ctx: click.Context, /, folder: str, model: str, words: tuple[str, ...], **given: Any) -> None:
+    """Sample each problem of a prepared FOLDER k times and write its pass rate, with its interval.
+
+    \b
+    dapo data rate data/train Qwen/Qwen3-0.6B -o data/rated --k 16
+    dapo train RECIPE data.source=data/rated data.rating_column=pass_rate data.min_pass_rate=0.05
+
+    The responses are an evaluation in DIR.samples (dapo browse shows them); the same command goes on with one that
+    was interrupted. An EVALUATION of FOLDER that is there already is read instead of sampling anew. Where answers
+    were made integers, the problems before that are sampled too, and the pass rates compared.
+    """
+    from dapo import rate as rating
+    from dapo.evaluate.store import EvaluationDirectory
+
+    out = Path(given["output_dir"])
+    sets = rating.sets_to_sample(folder)
+    if EvaluationDirectory.is_one(Path(model)):
+        samples = EvaluationDirectory.open(model)
+    else:
+        from dapo.data.prepare.output import check_place
+
+        check_place(out, given["overwrite"])
+        where = f"{given['output_dir'].rstrip('/')}.samples"
+        asked = {name: given[name] for name in ("recipe", "k", "temperature", "max_tokens", "seed")}
+        server = {name: given[name] for name in ("endpoint", "concurrency", "api_key_env")}
+        ctx.invoke(evaluate, model=model, words=words, data=sets, top_p=1.0, output_dir=where, **asked, **server)
+        samples = EvaluationDirectory.open(where)
+    for line in rating.lines(
+        rating.rate(Path(folder), samples, out, size=given["responses_per_prompt"], overwrite=given["overwrite"])
+    ):
+        click.echo(printable(line))
+    click.echo(printable(f"{out}: train.parquet, card.json; data.source={out} data.rating_column=pass_rate"), err=True)

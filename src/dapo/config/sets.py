@@ -64,4 +64,4 @@ def _short(source: SourceConfig) -> str:
     if source.source.startswith("reasoning-gym:"):
         return source.source.partition(":")[2]
     path = PurePath(source.source)
-    return path.stem if path.suffix in (".json", ".jsonl", ".parquet") else source.source
+    return path.stem if path.suffix in (".json", ".jsonl", ".parquet", ".csv", ".tsv") else path.name

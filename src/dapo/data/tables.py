@@ -17,6 +17,7 @@ Numbered = Iterator[tuple[int, dict[str, Any]]]  # (row number from 1, its colum
 
 FILE_ENDINGS = (".parquet", ".jsonl", ".json", ".csv", ".tsv")
 TABLE, CARD = "train.parquet", "card.json"  # of a folder that `dapo data prepare` wrote
+ORIGINALS = "originals.parquet"  # there too: the problems whose answers were made integers, as they were before
 
 MAX_LINE_BYTES = 32 * 2**20  # a longer line is no row of problems, and would fill the memory
 _BOM = b"\xef\xbb\xbf"

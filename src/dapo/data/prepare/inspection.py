@@ -61,7 +61,7 @@ def look(name: str, samples: int = 3, seed: int = 0) -> Inspection:
         DataError: it can't be read, or is a prepared folder whose table is not the one of its card.
     """
     source = open_source(name)
-    found = Inspection(name, _card(Path(name)) if source.about["kind"] == "prepared" else None)
+    found = Inspection(name, read_card(Path(name)) if source.about["kind"] == "prepared" else None)
     for raw in rows(source, Columns(), answers=False):
         found.rows += 1
         found.columns.update(raw.columns.keys())
@@ -80,7 +80,8 @@ def look(name: str, samples: int = 3, seed: int = 0) -> Inspection:
     return found
 
 
-def _card(folder: Path) -> dict[str, Any]:
+def read_card(folder: Path) -> dict[str, Any]:
+    """The card of a prepared folder. Raises DataError when it is not one of this table."""
     try:
         card: dict[str, Any] = json.loads((folder / CARD).read_text(encoding="utf-8"))
         recorded = card["table"]["sha256"]

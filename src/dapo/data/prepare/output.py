@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,10 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dapo.data.prepare.spool import Row
+from dapo.data.tables import ORIGINALS, TABLE
 from dapo.errors import UserError
 from dapo.files import sync_directory, sync_tree
 
 _TYPES = {"int": pa.int64(), "float": pa.float64(), "bool": pa.bool_(), "str": pa.string(), "json": pa.string()}
+_ORIGINALS = pa.schema([("problem", pa.string()), ("answer", pa.string())])
 GROUP = 16_384  # rows of a row group
 
 # The columns of every prepared table, before those that are kept from the sources.
@@ -28,6 +30,15 @@ OWN = (
 )  # fmt: skip
 
 
+def check_place(out: Path, overwrite: bool) -> None:
+    """Raises UserError where there is something at `out` that may not be replaced."""
+    if out.exists() or out.is_symlink():
+        if not overwrite:
+            raise UserError(f"{out}: it exists; give another -o, or --overwrite")
+        if not out.is_dir() or (any(out.iterdir()) and not (out / "card.json").is_file()):
+            raise UserError(f"{out}: no prepared folder, so it is not overwritten; give another -o")
+
+
 @contextlib.contextmanager
 def staged(out: Path, overwrite: bool) -> Iterator[Path]:
     """A folder to write in, which becomes `out` when the block ends well, and is deleted when it doesn't.
@@ -35,11 +46,7 @@ def staged(out: Path, overwrite: bool) -> Iterator[Path]:
     Raises:
         UserError: there is something at `out` that may not be replaced, or no folder can be made there.
     """
-    if out.exists() or out.is_symlink():
-        if not overwrite:
-            raise UserError(f"{out}: it exists; give another -o, or --overwrite")
-        if not out.is_dir() or (any(out.iterdir()) and not (out / "card.json").is_file()):
-            raise UserError(f"{out}: no prepared folder, so it is not overwritten; give another -o")
+    check_place(out, overwrite)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
@@ -73,21 +80,17 @@ def _replace(folder: Path, out: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
 
 
-class Table:
-    """The parquet file, written in pieces. kept: the sources' columns with their types (`Spool.kinds`)."""
+class ParquetFile:
+    """A parquet file that is written row by row; the same rows give the same bytes."""
 
-    def __init__(self, path: Path, kept: dict[str, str]) -> None:
-        self._kept = {name: kind for name, kind in kept.items() if name not in OWN}
-        columns = [(name, pa.int64() if name == "origin_row" else pa.string()) for name in OWN]
-        columns += [(name, _TYPES[kind]) for name, kind in self._kept.items()]
-        self._schema = pa.schema(columns)
-        self._writer = pq.ParquetWriter(path, self._schema, compression="zstd", compression_level=3)
+    def __init__(self, path: Path, schema: Any) -> None:
+        self._schema = schema
+        self._writer = pq.ParquetWriter(path, schema, compression="zstd", compression_level=3)
         self._rows: list[dict[str, Any]] = []
 
-    def add(self, own: dict[str, Any], row: Row) -> None:
-        """Appends a row: its own columns, and what it keeps of the source's."""
-        kept = {name: _as(row.columns.get(name), kind) for name, kind in self._kept.items()}
-        self._rows.append(own | kept)
+    def add(self, row: dict[str, Any]) -> None:
+        """Appends a row."""
+        self._rows.append(row)
         if len(self._rows) == GROUP:
             self._flush()
 
@@ -100,6 +103,35 @@ class Table:
         """Ends writing."""
         self._flush()
         self._writer.close()
+
+
+class Tables:
+    """The prepared table; and beside it the problems whose answers were made integers, as they were before.
+
+    kept: the sources' columns with their types (`Spool.kinds`).
+    """
+
+    def __init__(self, folder: Path, kept: dict[str, str]) -> None:
+        self._kept = {name: kind for name, kind in kept.items() if name not in OWN}
+        columns = [(name, pa.int64() if name == "origin_row" else pa.string()) for name in OWN]
+        columns += [(name, _TYPES[kind]) for name, kind in self._kept.items()]
+        self._table = ParquetFile(folder / TABLE, pa.schema(columns))
+        self._folder = folder
+        self._originals: ParquetFile | None = None
+
+    def add(self, own: dict[str, Any], row: Row) -> None:
+        """Appends a row: its own columns, and what it keeps of the source's."""
+        self._table.add(own | {name: _as(row.columns.get(name), kind) for name, kind in self._kept.items()})
+        if own["original_problem"] is not None:
+            if self._originals is None:
+                self._originals = ParquetFile(self._folder / ORIGINALS, _ORIGINALS)
+            self._originals.add({"problem": own["original_problem"], "answer": own["original_answer"]})
+
+    def close(self) -> None:
+        """Ends writing."""
+        self._table.close()
+        if self._originals is not None:
+            self._originals.close()
 
 
 def _as(value: Any, kind: str) -> Any:
@@ -156,9 +188,3 @@ class Rejects:
 def write_card(path: Path, card: dict[str, Any]) -> None:
     """The card as readable JSON."""
     path.write_text(json.dumps(card, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-
-
-def pieces(rows: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
-    """Runs of at most `size` rows."""
-    for start in range(0, len(rows), size):
-        yield rows[start : start + size]

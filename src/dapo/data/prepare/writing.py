@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dapo.data.integers import Refusal, Rewrite
+from dapo.data.integers import Refusal, Rewrite, canonical_integer
 from dapo.data.prepare.describe import Lengths, answer_type
-from dapo.data.prepare.output import Rejects, Table, write_card
+from dapo.data.prepare.output import Rejects, Tables, write_card
 from dapo.data.prepare.spool import Row, Spool
 from dapo.data.prepare.steps import Step, chain
 from dapo.data.prepare.text import language, words
@@ -67,7 +67,7 @@ def write(
     if options.integers == "only":
         found.dropped["integers"] = Counter()
     tally = Tally()
-    table = Table(folder / TABLE, spool.kinds())
+    table = Tables(folder, spool.kinds())
     for batch in spool.batches():
         kept = []
         for row in batch:
@@ -98,7 +98,9 @@ def _own_columns(row: Row, options: Options, tools: Tools, found: Found, tally: 
             proof = json.dumps(made.proof, ensure_ascii=False, sort_keys=True)
             earlier = dict(zip(_REWRITTEN, (problem, answer, made.form, proof), strict=True))
             problem, answer = made.problem, made.answer
-        elif isinstance(made, Refusal):
+        elif made is None:
+            answer = canonical_integer(answer) or answer
+        else:
             tally.refused[made.reason] += 1
             if options.integers == "only":
                 found.drop("integers", row.number, made.reason, None)
