@@ -42,6 +42,7 @@ def _blank_tolerant(pattern: str) -> str:
 _LEADING = re.compile(rf"\s*(?:{'|'.join(map(_blank_tolerant, _BEFORE))})\s*", re.IGNORECASE)
 _TRAILING = re.compile(rf"\s*(?:{'|'.join(map(_blank_tolerant, _AFTER))})\s*\Z", re.IGNORECASE)
 _TAIL = 400  # characters in which a trailing instruction is looked for
+_HINTS = ("step", "answer", "solution", "####", "boxed")  # every trailing instruction holds one
 
 # A whole conversation stored as text: the user's turn between the marks of common chat templates.
 _CHATS = (
@@ -85,6 +86,9 @@ def _without_instructions(text: str) -> str:
         if match.end() == len(text):  # nothing but an instruction: then it is the problem
             return text.strip()
         text = text[match.end() :]
+    tail = text[-_TAIL:].casefold()
+    if not any(hint in tail for hint in _HINTS):
+        return text.strip()
     while match := _TRAILING.search(text, max(0, len(text) - _TAIL)):
         if not text[: match.start()].strip():
             return text.strip()

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from dapo.data.prepare.reading import Raw
-from dapo.data.prepare.text import words
 
 MAX_CHARACTERS = 50_000  # of a problem
 MAX_DIGITS = 16  # of one number of an answer: float64 holds no more, so more of them are an artefact
@@ -31,6 +30,7 @@ CheckAnswers = Callable[[Sequence[tuple[str | None, Mapping[str, Any]]]], list[s
 
 _IMAGE = re.compile(r"<image>|<img\b|!\[[^\]]*\]\(|\\includegraphics", re.IGNORECASE)
 _NUMBER = re.compile(r"\d[\d.]*")
+_WORD = re.compile(r"[^\W_]")
 _BROKEN = re.compile("[\ud800-\udfff\0]")
 _CACHED = 500_000  # answers whose check is remembered
 
@@ -104,7 +104,7 @@ def _bad_problem(problem: Any) -> Rejected | None:
         return Rejected("problem_not_text", type(problem).__name__)
     if len(problem) > MAX_CHARACTERS:
         return Rejected("problem_too_long", f"{len(problem):,} characters")
-    if not words(problem):
+    if not _WORD.search(problem):
         return Rejected("problem_without_words")
     return Rejected("problem_needs_an_image") if _IMAGE.search(problem) else None
 
