@@ -140,6 +140,20 @@ MISTAKES: dict[str, Mistake] = {
     "invalid_toml": Mistake(["recipe.toml", "not valid TOML", "line"], spoil=append_toml("\n[train\n")),
     "unknown_recipe": Mistake(["quickstrat", "did you mean quickstart"], ("quickstrat",)),
     "missing_overlay": Mistake(["other.toml", "no such file"], ("other.toml",)),
+    "rates_without_a_column": Mistake(["data.min_pass_rate = 0.1", "data.rating_column"], ("data.min_pass_rate=0.1",)),
+    "no_problem_within_the_rates": Mistake(
+        ["data.source[0]", "pass_rate from 0.5 to 1 (1 below, 0 above)", "lower data.min_pass_rate"],
+        ("data.rating_column=pass_rate", "data.min_pass_rate=0.5"),
+        spoil=rows({"prompt": "say aa", "answer": "7", "pass_rate": 0.25}),
+    ),
+    "shaping_of_one_source": Mistake(
+        ["data.source.0.reward.overlong", "takes extract, compat", "[reward]"],
+        ('data.source=[{{source = "data.jsonl", reward = {{overlong = "none"}}}}]',),
+    ),
+    "floats_of_one_source": Mistake(
+        ["data.source[0].reward.functions", "let all say what is right, or none"],
+        ('data.source=[{{source = "data.jsonl", reward = {{functions = ["r.py:f"]}}}}]',),
+    ),
     "group_of_one": Mistake(["sampling.responses_per_prompt", "2 or more"], ("sampling.responses_per_prompt=1",)),
     "buffer_over_limit": Mistake(
         ["reward.overlong_buffer_tokens = 5", "sampling.max_response_tokens = 4", "lower"],

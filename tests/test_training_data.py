@@ -349,3 +349,18 @@ def test_epochs_are_counted_in_prompts_drawn(tmp_path: Path, words: tuple[str, .
     assert drawn > 4 * len(rows)  # some were rejected
     (state,) = (run / "checkpoints").glob(f"step_{len(rows):06d}/state.json")
     assert json.loads(state.read_text(encoding="utf-8"))["next_place"] == drawn + skipped
+
+
+def test_epochs_go_on_where_sampling_was_exhausted(tmp_path: Path) -> None:
+    """A filling that was stopped and gone on with counts each of its draws once."""
+    words = ("train.num_steps=1", "sampling.max_rounds=1", "sampling.on_exhausted=stop")
+    recipe = helpers.write_recipe(tmp_path)
+    code, _, err = helpers.quiet_dapo("train", recipe, *words, "--output-dir", tmp_path / "run")
+    assert code == 3, err
+    code, _, err = helpers.quiet_dapo("train", "--resume", tmp_path / "run", "sampling.max_rounds=10")
+    assert code == 0, err
+    straight = helpers.train(tmp_path / "straight", "train.num_steps=1", "sampling.max_rounds=10")
+    (row,), (other,) = ([row for row in helpers.metrics(run) if row["step"]] for run in (tmp_path / "run", straight))
+    assert row["data/prompts_drawn"] == row["sampling/draws"] + row["sampling/surplus_draws"] > 4
+    assert row["data/prompts_drawn"] == other["data/prompts_drawn"] == pytest.approx(36 * other["data/epoch"])
+    assert row["data/epoch"] == other["data/epoch"]
