@@ -12,10 +12,11 @@ from fractions import Fraction
 
 import sympy
 
+from .bounded import LatexError
 from .evidence import stands_in
 from .exact import exact, rational
 from .forms import LIMIT, Form, Refused, Target
-from .latex import LatexError, parse
+from .latex import parse
 
 MAX_OPERATIONS = 120
 """Expressions with more operations are not simplified but count as unproven."""

@@ -18,11 +18,9 @@ _INTERVAL = re.compile(
     r"|区间|定义域|值域|取值范围|不等式",
     re.I,
 )
-_LIST = re.compile(
-    r"\ball\b|\bvalues\b|solutions|\broots\b|\bintegers\b|\bnumbers\b|comma|\bpairs?\b|\blist\b|所有|全部|哪些", re.I
-)
+_LIST = re.compile(r"\ball (?!of\b)|\bvalues\b|solutions|\broots\b|commas?\b|\bpairs\b|\blist\b|所有|全部|哪些", re.I)
 _COUNTED = re.compile(
-    r"how (?:many|much)|number of|what is the (?:value|sum|product|area|volume|total|least|greatest)"
+    r"how (?:many|much)|number of|what is (?:the|that)\b|\b(?:least|greatest|smallest|largest)\b"
     r"|\b(?:find|compute|evaluate|calculate) the (?:value|sum|product|area|volume|total|least|greatest)"
     r"|多少|几个",
     re.I,
@@ -56,6 +54,11 @@ def list_or_number(problem: str) -> str:
     return "number" if _COUNTED.search(problem) and not _LIST.search(problem) else ""
 
 
+def uses_i_as_index(problem: str) -> bool:
+    """Whether the letter i numbers something in a problem, and so may not be the imaginary unit."""
+    return bool(re.search(r"_\{?\s*i(?![A-Za-z])|(?<![A-Za-z\\])i\s*(?:=|\\in|\\leq?|<|th\b)", problem))
+
+
 def objection(problem: str) -> str | None:
     """A reason for which no problem with this text is rewritten, or None."""
     if not problem.strip():
@@ -78,16 +81,22 @@ def is_chinese(problem: str, language: str | None) -> bool:
 
 
 def free_letters(text: str) -> list[str]:
-    """Letters for parameters that no variable of the problem or the answer has.
+    """Letters for parameters that no variable of the problem or the answer has."""
+    used = used_letters(text)
+    return [letter for letter in LETTERS if letter not in used]
 
-    A letter is taken if it stands in mathematics outside of a command's name, or alone in the text.
+
+def used_letters(text: str) -> set[str]:
+    """Letters that may be variables.
+
+    A letter is one if it stands in mathematics outside of a command's name, or alone in the text.
     """
     used = set(re.findall(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])", text))
     for match in _MATHEMATICS.finditer(text):
         inner = next(part for part in match.groups() if part is not None)
         inner = re.sub(r"\\(?:text|mbox|textrm|textbf|begin|end)\s*\{[^{}]*\}", " ", inner)
         used |= set(re.findall(r"[A-Za-z]", re.sub(r"\\[A-Za-z]+", " ", inner)))
-    return [letter for letter in LETTERS if letter not in used]
+    return used
 
 
 def numbers_in(text: str) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import sympy
 
-from .latex import MAX_EXPONENT, MAX_RADICAND, LatexError
+from .bounded import MAX_EXPONENT, MAX_RADICAND, LatexError
 
 MAX_TERMS = 16
 MAX_BITS = 4000

@@ -19,16 +19,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from math import isqrt
 
 import sympy
 
+from .bounded import MAX_EXPONENT, LatexError, divide, logarithm, number, raise_to
+
 MAX_LENGTH = 300
-MAX_DIGITS = 30
 MAX_DEPTH = 30
-MAX_POWER_BITS = 200  # of a power of numbers, about 60 digits
-MAX_EXPONENT = 40
-MAX_RADICAND = 2**30  # trial division up to 2**15 proves that what is left has no square
 
 
 def words(text: str) -> frozenset[str]:
@@ -55,22 +52,13 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?|\.\d+", re.ASCII)
 _COMMAND = re.compile(r"\\([A-Za-z]+)")
 
 
-class LatexError(ValueError):
-    """The text is not an expression this reader takes; `reason` is a name from `forms.REASONS`."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-
 def parse(text: str, bindings: Mapping[str, int] | None = None, *, extended: bool = False) -> sympy.Expr:
     """The expression a LaTeX text stands for, exactly.
 
     Args:
         text: Up to 300 characters; decimals are read as exact fractions.
-        bindings: Values that stand for single letters, so that a form can be read with its parameters
-            in place, exponents included.
-        extended: Read `e`, `\\ln` and `\\log` of positive rationals too.
+        bindings: Values of single letters, so that a form can be read with its parameters in place.
+        extended: Read `e`, `\\ln` and `\\log` of positive rationals and higher roots too.
 
     Raises:
         LatexError: With the reason.
@@ -311,9 +299,11 @@ class _Reader:
         return self.atom()
 
     def letter(self, name: str) -> sympy.Expr:
-        """What a single letter stands for."""
+        """What a single letter stands for; `O(2)` and `f(2)` are no products."""
         if name in self.bindings:
             return sympy.Integer(self.bindings[name])
+        if self.peek() == "(" and (name.isupper() or re.match(r"\(\s*-?\d*\s*\)", self.text[self.at :])):
+            raise LatexError("ambiguous")
         if name == "i":
             return sympy.I
         if name == "e":
@@ -321,81 +311,3 @@ class _Reader:
                 raise LatexError("unsupported")
             return sympy.E
         return sympy.Symbol(name)
-
-
-def number(text: str) -> sympy.Expr:
-    """An integer, or a decimal as the exact fraction."""
-    whole, _, places = text.partition(".")
-    if len(whole) + len(places) > MAX_DIGITS:
-        raise LatexError("too_large")
-    return sympy.Rational(int(whole + places or "0"), 10 ** len(places))
-
-
-def divide(above: sympy.Expr, below: sympy.Expr) -> sympy.Expr:
-    """A quotient whose divisor is not plainly 0."""
-    if below == 0:
-        raise LatexError("unreadable")
-    return above / below
-
-
-def raise_to(base: sympy.Expr, exponent: sympy.Expr, extended: bool = False) -> sympy.Expr:
-    """A power, once its size is known to be small.
-
-    Integer exponents up to 40 in size, and halves of them; of numbers only what stays under 200 bits.
-    Other roots are taken where they come out rational.
-    """
-    if not exponent.is_Rational:
-        raise LatexError("variables" if exponent.free_symbols else "unsupported")
-    if base == 0 and exponent <= 0:
-        raise LatexError("unreadable")
-    if abs(exponent.p) > MAX_EXPONENT and base not in (1, -1):
-        raise LatexError("too_large")
-    if base == sympy.E and extended:
-        return base**exponent if exponent.q <= MAX_EXPONENT else sympy.nan
-    if base.is_Rational:
-        bits = max(int(abs(base.p)).bit_length(), int(base.q).bit_length())
-        if bits * abs(exponent.p) > MAX_POWER_BITS * exponent.q:
-            raise LatexError("too_large")
-    if exponent.q == 1:
-        return base ** int(exponent)
-    if base.is_Rational:
-        return _root_of_number(base ** abs(int(exponent.p)), int(exponent.q), int(exponent.p) > 0)
-    if exponent.q != 2:
-        raise LatexError("unsupported")
-    return base**exponent
-
-
-def _root_of_number(radicand: sympy.Rational, index: int, positive: bool) -> sympy.Expr:
-    """`radicand^(1/index)` or its inverse: exact where rational, a square root, or refused."""
-    for part in (int(abs(radicand.p)), int(radicand.q)):
-        if index == 2 and part >= MAX_RADICAND and isqrt(part) ** 2 != part:
-            raise LatexError("too_large")
-    if index == 2:
-        size = [_whole_root(int(abs(radicand.p)), 2), _whole_root(int(radicand.q), 2)]
-        if None not in size:
-            value = sympy.Rational(size[0], size[1]) * (1 if radicand >= 0 else sympy.I)
-        else:
-            value = sympy.sqrt(radicand)
-    else:
-        above, below = _whole_root(int(radicand.p), index), _whole_root(int(radicand.q), index)
-        if radicand < 0 or above is None or below is None:
-            raise LatexError("unsupported")
-        value = sympy.Rational(above, below)
-    return value if positive else 1 / value
-
-
-def _whole_root(value: int, index: int) -> int | None:
-    """The integer whose `index`-th power is the value, None if there is none."""
-    if value < 0:
-        return None
-    low = round(value ** (1 / index))
-    if index == 2:
-        low = isqrt(value)
-    return next((root for root in (low - 1, low, low + 1) if root >= 0 and root**index == value), None)
-
-
-def logarithm(value: sympy.Expr) -> sympy.Expr:
-    """A natural logarithm of a small positive rational; sympy leaves it as it stands."""
-    if not (value.is_Rational and value > 0 and max(value.p, value.q) < MAX_RADICAND):
-        raise LatexError("unsupported")
-    return sympy.log(value)

@@ -8,9 +8,9 @@ from math import lcm
 
 import sympy
 
+from .bounded import MAX_RADICAND
 from .exact import MAX_PI_POWER, Number, Unit, exact
 from .forms import Form, Letters, Refused, linear_targets
-from .latex import MAX_RADICAND
 
 SCALE = 7  # the second spelling is multiplied through by it
 

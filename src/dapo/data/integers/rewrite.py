@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from .bounded import LatexError
 from .check import accept
 from .evidence import free_letters, is_chinese, list_or_number, objection, stands_in
 from .forms import LIMIT, REASONS, Form, Refused, Target
-from .latex import MAX_LENGTH, LatexError
+from .latex import MAX_LENGTH
 from .surface import canonical_integer, classify, cleaned, is_grouped
 from .wording import sentences
 

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 import sympy
 
+from .evidence import used_letters
 from .exact import evaluate
 from .forms import Form, Letters, Refused, Target
 from .latex import parse
 
-POINTS = (2, 3, 5, 10, 7, 4, 6, 12, 1)
+POINTS = (2, 3, 5, 10, 7, 4, 6, 8, 9, 11, 12, 1)
 """Where a polynomial may be evaluated, in order; at 1 it is the sum of the coefficients."""
 
 NAMES = "PQRSTFGH"
@@ -78,7 +79,7 @@ def degree(expression: sympy.Expr) -> int:
     return 1 if expression.is_Symbol else 0
 
 
-def polynomial_form(value: sympy.Expr, letters: Sequence[str]) -> Form:
+def polynomial_form(value: sympy.Expr, letters: Sequence[str], problem: str) -> Form:
     """A polynomial in one variable with rational coefficients, asked for its value at a small integer.
 
     P(2), or the next place at which the value is an integer other than 0; the sum of the coefficients
@@ -91,7 +92,7 @@ def polynomial_form(value: sympy.Expr, letters: Sequence[str]) -> Form:
     if len(symbols) != 1 or degree(value) > MAX_DEGREE or value.has(sympy.I, sympy.pi):
         raise Refused("variables")
     (variable,) = symbols
-    if not value.is_polynomial(variable):
+    if not value.is_polynomial(variable) or not _stands_for_a_variable(value, str(variable), problem):
         raise Refused("variables")
     coefficients = sympy.Poly(sympy.expand(value), variable).all_coeffs()
     if len(coefficients) < 2 or not all(part.is_Rational for part in coefficients):
@@ -106,7 +107,7 @@ def polynomial_form(value: sympy.Expr, letters: Sequence[str]) -> Form:
             kind = "coefficients" if point == 1 else "value"
             targets.append(Target(text=f"{name}({point})", value=int(result), kind=kind, at=point))
     if not targets:
-        raise Refused("lossy")
+        raise Refused("variables")
     nested = ""
     for part in coefficients:  # Horner's form, which no answer is written in
         nested = f"({nested}){variable}+({_plain(part)})" if nested else _plain(part)
@@ -119,6 +120,13 @@ def polynomial_form(value: sympy.Expr, letters: Sequence[str]) -> Form:
         targets=tuple(targets),
         variable=str(variable),
     )
+
+
+def _stands_for_a_variable(value: sympy.Expr, name: str, problem: str) -> bool:
+    """Whether the problem uses the letter; a capital's bare power may be a sphere `S^2` or a group `Z^3`."""
+    if name.isupper() and (value.is_Symbol or value.is_Pow):
+        return False
+    return bool(re.search(rf"(?<![A-Za-z\\]){re.escape(name)}(?![A-Za-z])", problem)) or (name in used_letters(problem))
 
 
 def _plain(value: sympy.Rational) -> str:

@@ -7,9 +7,10 @@ from fractions import Fraction
 
 import sympy
 
+from .bounded import LatexError
 from .exact import exact, rational
 from .forms import Form, Letters, Refused, Target, linear_targets
-from .latex import LatexError, parse
+from .latex import parse
 from .numeric import SCALE
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from .evidence import list_or_number, pair_or_interval
+import sympy
+
+from .bounded import LatexError
+from .evidence import list_or_number, pair_or_interval, uses_i_as_index
 from .exact import exact, rational
 from .forms import Form, Refused
-from .latex import MAX_LENGTH, LatexError, parse, words
+from .latex import MAX_LENGTH, parse, words
 from .numeric import numeric_form
 from .scalar import polynomial_form, scaled_form
 from .structured import base_form, entries_form, set_form
@@ -34,8 +37,8 @@ _PLAIN_UNITS = words(
     "degrees units pounds grams kg liters litres square cubic percent mph"
 )
 _NO_UNIT = words(
-    "and or mod to am pm th st nd rd base times approximately about per if for where is at with the a of plus "
-    "million thousand hundred billion million remainder none from on hours:minutes i e x"
+    "and or mod to am pm th st nd rd base times approximately about if for where is at with the a plus "
+    "million thousand hundred billion million remainder none from on"
 )
 _CHOICE = re.compile(r"[(\[]?\s*([A-J])\s*[)\].]?|[(\[]\s*[a-eA-J]\s*[)\]]")
 _RELATION = re.compile(
@@ -131,7 +134,7 @@ def classify(answer: str, problem: str, letters: Sequence[str]) -> Form:
     bracketed = _bracketed(text, problem, letters)
     if bracketed is not None:
         return bracketed
-    return _listed(text, problem, letters) or _measured(text, problem, letters) or _plain(text, letters)
+    return _listed(text, problem, letters) or _measured(text, problem, letters) or _plain(text, problem, letters)
 
 
 def _refuse_on_sight(text: str) -> None:
@@ -240,6 +243,8 @@ def _measured(text: str, problem: str, letters: Sequence[str]) -> Form | None:
     if re.fullmatch(_NUMBER, text) and "." in text:
         return scaled_form(_digits(text), letters, "decimal", "", problem)
     match = None if money else _UNIT.fullmatch(text)
+    if match and match["plain"] and not _PLAIN_UNITS.issuperset(match["plain"].split()):
+        match = None
     if not match:
         if "\\text" in text or "\\mbox" in text or money:
             raise Refused("unsupported" if re.search(r"\d", text) else "prose")
@@ -275,18 +280,19 @@ def _unit_name(match: re.Match[str]) -> str:
     if match["degree"]:
         return "degrees" + {"C": " Celsius", "F": " Fahrenheit"}.get(match["scale"] or "", "")
     words = (match["words"] or match["plain"]).strip()
-    parts = re.split(r"[\s./\-]+", words.lower())
-    plain = match["plain"] is not None
-    if len(words) > 40 or any(part in _NO_UNIT for part in parts) or (plain and not _PLAIN_UNITS.issuperset(parts)):
+    parts = re.split(r"[\s/\-]+", words.lower().replace(".", ""))
+    if len(words) > 40 or not _NO_UNIT.isdisjoint(parts):
         raise Refused("unsupported")
     return f"$\\text{{{words}}}^{{{match['power']}}}$" if match["power"] else words
 
 
-def _plain(text: str, letters: Sequence[str]) -> Form:
+def _plain(text: str, problem: str, letters: Sequence[str]) -> Form:
     """A number without a unit, or a polynomial."""
     value = parse(text)
     if value.free_symbols:
-        return polynomial_form(value, letters)
+        return polynomial_form(value, letters, problem)
+    if value.has(sympy.I) and uses_i_as_index(problem):
+        raise Refused("ambiguous")
     if value.is_Integer:
         raise Refused("unsupported")
     return numeric_form(value, letters)

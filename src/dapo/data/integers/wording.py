@@ -90,11 +90,11 @@ def _lettered_chinese(form: Form, target: Target) -> str:
 
 def _scaled_english(form: Form) -> str:
     """Of decimals, percentages and amounts with a unit."""
-    unit = "" if not form.unit else " as a percentage" if form.unit == "percent" else f" in {form.unit}"
+    unit = "" if not form.unit else " as a percentage" if form.unit == "percent" else f" as a number of {form.unit}"
     bare = {"": "", "percent": ", without the percent sign", "degrees": ", without the degree sign"}
     without = bare.get(form.unit, ", without the unit")
     if not form.places:
-        return f"Express the answer to the problem above{unit} and give only the number, which is an integer{without}."
+        return f"Express the answer to the problem above{unit} and give only that number, which is an integer{without}."
     digits = f"{form.places} decimal place{'s' if form.places > 1 else ''}"
     return (
         f"Express the answer to the problem above{unit or ' as a decimal number'}, round it to {digits} and multiply "
