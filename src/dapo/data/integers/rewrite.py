@@ -90,13 +90,8 @@ def _rewritten(problem: str, answer: str, chinese: bool) -> Rewrite:
 
     form = again(answer)
     target, prompt = choose(form, problem, chinese)
-    accept(form, target, prompt, lambda text: _classified_as(form, text, letters))
+    accept(form, target, prompt, again)
     return Rewrite(problem=prompt, answer=str(target.value), form=form.family, proof=proof_of(form, target, answer))
-
-
-def _classified_as(form: Form, text: str, letters: list[str]) -> Form:
-    """Another spelling classified; of a pair it is known by now that it is one, and the unit stays as it was."""
-    return classify(text, "ordered pair" if form.family == "tuple" else "", letters)
 
 
 def choose(form: Form, problem: str, chinese: bool) -> tuple[Target, str]:
