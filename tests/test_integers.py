@@ -195,7 +195,7 @@ def test_what_spells_no_integer(answer: str) -> None:
         ("lossy", "(0,0)", PLAIN),
         ("lossy", "4.25", "Round to the nearest tenth."),
         ("multiple_parts", "(1,2),(2,1)", PLAIN),
-        ("multiple_parts", "1/2", "Find (a) the first and (b) the second."),
+        ("multiple_parts", "1/2", "Let it be so. (a) Find the first. (b) Find the second."),
         ("plus_minus", r"\pm 3", PLAIN),
         ("proof", r"\sqrt[3]{6}", "Prove that it holds."),
         ("prose", "Yes", PLAIN),
@@ -213,6 +213,7 @@ def test_what_spells_no_integer(answer: str) -> None:
         ("unsupported", "49_5", PLAIN),
         ("unsupported", r"7 \text{ p.m.}", PLAIN),
         ("variables", "a + b", PLAIN),
+        ("variables", r"b \cdot b", "The vector $b$."),
         ("variables", r"\frac{1}{x}", "In terms of $x$."),
     ],
 )

@@ -35,7 +35,8 @@ _SPLIT_FORM = re.compile(
 )
 _PROOF = re.compile(r"^\s*(?:prove|show) that\b|^\s*证明", re.I)
 _QUESTION = re.compile(r"\?|？|\b(?:find|determine|compute|evaluate|calculate|what|how|which)\b|求", re.I)
-_PARTS = re.compile(r"(?:^|\s)\(a\)\s.*\s\(b\)\s|(?:^|\s)\(i\)\s.*\s\(ii\)\s|（1）.*（2）", re.S)
+_ASKING = r"\s*(?:find|determine|compute|evaluate|calculate|what|how|show|prove|求|证明)\b"
+_PARTS = re.compile(rf"\((?:a|i|1)\){_ASKING}.*\((?:b|ii|2)\){_ASKING}|（1）\s*[求证].*（2）\s*[求证]", re.S | re.I)
 _MATHEMATICS = re.compile(r"\$\$(.*?)\$\$|\$(.*?)\$|\\\((.*?)\\\)|\\\[(.*?)\\\]", re.S)
 _WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 _WORD = re.compile(rf"\b(?:{'|'.join(_WORDS)})\b", re.I)

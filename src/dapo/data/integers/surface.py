@@ -47,6 +47,7 @@ _RELATION = re.compile(
 )
 _LOSSY = re.compile(r"\\approx|≈|approx|\\[lcd]?dots|\.\.\.|…|\babout\b|\broughly\b")
 _MATRIX = re.compile(r"\\begin\{([pbv]?matrix)\}(.*)\\end\{\1\}", re.S)
+_DOT_PRODUCT = re.compile(r"[A-Za-z}]\s*\\(?:cdot|times)\s*[A-Za-z\\]")
 _SEPARATORS = re.compile(r",?\s*(?:\\(?:text|mbox|textrm|mathrm)\s*\{\s*,?\s*(?:and|or)\s*\}|\b(?:and|or)\b)\s*")
 
 
@@ -290,6 +291,8 @@ def _plain(text: str, problem: str, letters: Sequence[str]) -> Form:
     """A number without a unit, or a polynomial."""
     value = parse(text)
     if value.free_symbols:
+        if _DOT_PRODUCT.search(text):
+            raise Refused("variables")
         return polynomial_form(value, letters, problem)
     if value.has(sympy.I) and uses_i_as_index(problem):
         raise Refused("ambiguous")
