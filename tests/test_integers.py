@@ -353,6 +353,10 @@ def test_wrong_forms_are_not_accepted() -> None:
         "(((x+1)^{40})^{40})^{40}",
         "((1+\\sqrt{2})^{40})^{40}",
         "((1+\\sqrt{2}+\\sqrt{3}+\\sqrt{5}+\\sqrt{7}+\\pi)^{40})",
+        r"(1/2)^{((0.5)^{2})^{40}}",
+        r"(\frac{40}{(((40)*(2))+(x))^{2}})^{40}",
+        r"\frac{\sqrt{14}-\frac{12/5}{97/i}}{\frac{2/i}{97x}-\sqrt{(1/2)-\sqrt{2}}}",
+        r"\frac{(\frac{\sqrt2}{\pi}-\sqrt{\pi})^{18}}{\frac{97^{-2}}{\pi^{3}-\sqrt{2}}+\frac{1}{\sqrt{5}+1/97}}",
         "{" * 10**6,
         "(" * 299,
         "-" * 300,
@@ -381,6 +385,9 @@ def test_hostile_answers_end_soon(answer: str) -> None:
         rewrite(problem, answer)
         canonical_integer(answer)
         llm_rewrite(problem, answer, lambda prompt: "no")
+        told = {"sentence": f"Give x of {answer}.", "form": answer, "parameters": {"x": 1}, "target": "x"}
+        llm(r"\frac{1}{3}", told, problem=problem)
+        llm(answer, {**told, "form": "x"}, problem=problem)
     assert time.perf_counter() - start < 5
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import isqrt
+from math import comb, isqrt
 
 import sympy
 
@@ -45,10 +45,10 @@ def raise_to(base: sympy.Expr, exponent: sympy.Expr, extended: bool = False) -> 
         raise LatexError("variables" if exponent.free_symbols else "unsupported")
     if base == 0 and exponent <= 0:
         raise LatexError("unreadable")
-    if abs(exponent.p) > MAX_EXPONENT and base not in (1, -1):
+    if max(abs(exponent.p), exponent.q) > MAX_EXPONENT:
         raise LatexError("too_large")
     if base == sympy.E and extended:
-        return base**exponent if exponent.q <= MAX_EXPONENT else sympy.nan
+        return base**exponent
     if base.is_Rational:
         bits = max(int(abs(base.p)).bit_length(), int(base.q).bit_length())
         if bits * abs(exponent.p) > MAX_POWER_BITS * exponent.q:
@@ -96,3 +96,21 @@ def logarithm(value: sympy.Expr) -> sympy.Expr:
     if not (value.is_Rational and value > 0 and max(value.p, value.q) < MAX_RADICAND):
         raise LatexError("unsupported")
     return sympy.log(value)
+
+
+def expansion_size(expression: sympy.Expr) -> int:
+    """A bound on the terms that multiplying an expression out gives, above and below the line.
+
+    A sum has the terms of its parts, a product their product, and `(t terms)^n` has C(t+n-1, n).
+    """
+    if expression.is_Add:
+        return sum(map(expansion_size, expression.args))
+    if expression.is_Mul:
+        size = 1
+        for part in expression.args:
+            size *= expansion_size(part)
+        return size
+    if expression.is_Pow and expression.exp.is_Rational:
+        terms = expansion_size(expression.base)
+        return comb(terms + abs(int(expression.exp.p)) - 1, terms - 1) if terms < 10**6 else terms
+    return 1

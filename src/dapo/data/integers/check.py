@@ -12,28 +12,52 @@ from fractions import Fraction
 
 import sympy
 
-from .bounded import LatexError
+from .bounded import LatexError, expansion_size
 from .evidence import stands_in
 from .exact import exact, rational
 from .forms import LIMIT, Form, Refused, Target
 from .latex import parse
 
 MAX_OPERATIONS = 120
-"""Expressions with more operations are not simplified but count as unproven."""
+MAX_TERMS = 64
+"""Expressions with more operations, or more terms when multiplied out, are not simplified but count as unproven."""
+
+MAX_SIMPLIFIED = 40
+"""Operations of an expression that sympy's slow general simplification may see."""
+
+_SAMPLES = (sympy.Rational(37, 11), sympy.Rational(53, 13), sympy.Rational(71, 17), sympy.Rational(89, 19))
 
 
 def is_zero(expression: sympy.Expr) -> bool:
-    """Whether an expression simplifies to 0, by sympy, with the work bounded by its size."""
+    """Whether an expression simplifies to 0, by sympy.
+
+    The work is bounded by the expression's size. What is plainly not 0 to 30 digits, with numbers for its
+    variables if it has any, is not simplified: that is where simplification may take minutes.
+    """
     if expression == 0:
         return True
-    if expression.count_ops() > MAX_OPERATIONS:
+    if expression.count_ops() > MAX_OPERATIONS or expansion_size(expression) > MAX_TERMS:
         return False
     expanded = sympy.expand(expression)
     if expanded == 0:
         return True
-    if not expanded.is_finite and not expanded.free_symbols:
+    if not _may_be_zero(expanded) or expansion_size(expanded) > MAX_TERMS:
         return False
-    return bool(sympy.simplify(sympy.radsimp(expanded)) == 0)
+    rational = sympy.expand(sympy.radsimp(expanded))
+    if rational == 0:
+        return True
+    return rational.count_ops() <= MAX_SIMPLIFIED and bool(sympy.simplify(rational) == 0)
+
+
+def _may_be_zero(expression: sympy.Expr) -> bool:
+    """Whether an expression is 0 to 15 digits, with sample numbers for its variables."""
+    symbols = sorted(expression.free_symbols, key=str)
+    if len(symbols) > len(_SAMPLES):
+        return False
+    value = expression.subs(dict(zip(symbols, _SAMPLES, strict=False))).evalf(30, maxn=60)
+    if not value.is_number or value.is_finite is False or value.has(sympy.nan, sympy.zoo):
+        return False
+    return bool(abs(complex(value)) < 1e-15)
 
 
 def equal_entries(entries: tuple[tuple[str, sympy.Expr], ...], parameters: Mapping[str, int]) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import sympy
 
+from .bounded import expansion_size
 from .evidence import used_letters
 from .exact import evaluate
 from .forms import Form, Letters, Refused, Target
@@ -19,6 +20,7 @@ NAMES = "PQRSTFGH"
 """What the polynomial may be called."""
 
 MAX_DEGREE = 20
+MAX_TERMS = 300
 
 _WORD_PLACES = {"tenth": 1, "hundredth": 2, "thousandth": 3, "cent": 2, "whole number": 0, "integer": 0}
 _ROUNDING = re.compile(
@@ -89,10 +91,14 @@ def polynomial_form(value: sympy.Expr, letters: Sequence[str], problem: str) -> 
         Refused: `variables` if it is no such polynomial.
     """
     symbols = sorted(value.free_symbols, key=str)
-    if len(symbols) != 1 or degree(value) > MAX_DEGREE or value.has(sympy.I, sympy.pi):
+    if len(symbols) != 1 or degree(value) > MAX_DEGREE or expansion_size(value) > MAX_TERMS:
         raise Refused("variables")
     (variable,) = symbols
-    if not value.is_polynomial(variable) or not _stands_for_a_variable(value, str(variable), problem):
+    if (
+        value.has(sympy.I, sympy.pi)
+        or not value.is_polynomial(variable)
+        or not _stands_for_a_variable(value, str(variable), problem)
+    ):
         raise Refused("variables")
     coefficients = sympy.Poly(sympy.expand(value), variable).all_coeffs()
     if len(coefficients) < 2 or not all(part.is_Rational for part in coefficients):
