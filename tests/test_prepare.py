@@ -153,7 +153,7 @@ def test_a_generated_source(tmp_path: Path) -> None:
         "Question: What is 1 + 1?\nAnswer:",
         f"<|start_header_id|>user<|end_header_id|>\n\nWhat is 1 + 1?\n{BOXED}<|eot_id|>",
         f"<｜User｜>What is 1 + 1?\n{BOXED}<｜Assistant｜><think>\n",
-        "A conversation between User and Assistant. The Assistant thinks first.\nUser: What is 1 + 1?\nAssistant: <think>",
+        "A conversation between User and Assistant. It thinks first.\nUser: What is 1 + 1?\nAssistant: <think>",
         "[INST] What is 1 + 1? [/INST]",
     ],
 )
