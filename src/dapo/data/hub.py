@@ -75,7 +75,7 @@ def _hugging_face(wanted: Reference) -> Fetched:
     import huggingface_hub
 
     try:
-        if huggingface_hub.constants.HF_HUB_OFFLINE:
+        if huggingface_hub.is_offline_mode():
             folder = Path(
                 huggingface_hub.snapshot_download(
                     wanted.repo, repo_type="dataset", revision=wanted.revision, local_files_only=True

@@ -1,0 +1,178 @@
+"""dapo data rate and inspect: pass rates from a server that is right at known rates, into the prepared table."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow.parquet as pq
+import pytest
+
+import helpers_run as helpers
+from dapo.data.prepare.rating import exact_interval
+
+K = 4
+
+
+class Server(BaseHTTPRequestHandler):
+    """Of "What is 10 plus N?" the first N of each K samples are right; what was made an integer is never right."""
+
+    counts: ClassVar[dict[str, int]] = {}
+    lock: ClassVar[threading.Lock] = threading.Lock()
+    ends_after: ClassVar[int | None] = None
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        question = body["messages"][-1]["content"]
+        with Server.lock:
+            count = Server.counts[question] = Server.counts.get(question, 0) + 1
+            total = sum(Server.counts.values())
+        if Server.ends_after is not None and total > Server.ends_after:
+            self.send_error(400)
+            return
+        number = int(re.findall(r"plus (\d+)", question)[0])
+        right = "1/2" if "half" in question and "integer" not in question else str(10 + number)
+        text = f"Answer: {right if (count - 1) % K < number else '-1'}"
+        data = json.dumps({"choices": [{"message": {"content": text}, "finish_reason": "stop"}]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *words: Any) -> None:
+        """Silent."""
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    """The server's address."""
+    served = ThreadingHTTPServer(("127.0.0.1", 0), Server)
+    Server.counts.clear()
+    Server.ends_after = None
+    threading.Thread(target=served.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{served.server_port}/v1"
+    served.shutdown()
+    served.server_close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A prepared set of six problems, the last of them with its answer made an integer."""
+    monkeypatch.chdir(tmp_path)
+    rows = [{"problem": f"What is 10 plus {n}?", "answer": str(10 + n)} for n in range(K + 1)]
+    rows.append({"problem": "What is half of 1, plus 4 minus 4?", "answer": "\\frac{1}{2}"})
+    Path("raw.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    ok("data", "prepare", "raw.jsonl", "-o", "set", "--integers", "rewrite", "--near-duplicates", "keep")
+    return tmp_path / "set"
+
+
+def ok(*words: str | Path) -> str:
+    """stdout of a command that has to end with 0."""
+    code, out, err = helpers.quiet_dapo(*words)
+    assert code == 0, err
+    return out
+
+
+def refused(*words: str | Path) -> str:
+    """The one line of a command that has to end with 2."""
+    code, _, err = helpers.quiet_dapo(*words)
+    assert code == 2, err
+    assert "Traceback" not in err
+    return err.strip().splitlines()[-1]
+
+
+def asked(server: str) -> tuple[str, ...]:
+    """What asks this server K times."""
+    return ("--endpoint", server, "--k", str(K), "--concurrency", "1", "data.template=chat", "--max-tokens", "9")
+
+
+def test_pass_rates_are_written_with_their_intervals(server: str, folder: Path) -> None:
+    """Each row has its rate, exact interval and counts; originals of rewritten answers are rated beside them."""
+    out = ok("data", "rate", folder, "small", "-o", "rated", *asked(server))
+    rows = pq.read_table("rated/train.parquet").to_pylist()
+    assert [row["pass_rate"] for row in rows] == [0.0, 0.25, 0.5, 0.75, 1.0, 0.0]
+    assert [(row["pass_right"], row["pass_responses"]) for row in rows][1:3] == [(1, 4), (2, 4)]
+    assert (rows[2]["pass_rate_low"], rows[2]["pass_rate_high"]) == exact_interval(2, 4)
+    assert [row["original_pass_rate"] for row in rows] == [None] * 5 + [1.0]
+    assert "integer rewriting, 1 problems before and after: pass rate -100.0%" in out
+    # At G = 4 = K the unbiased prediction is 1 for 0 < right < 4: three of six. Beyond K there is f(rate).
+    assert "at 16 responses a draw, 49.7% of draws would be informative" in out
+    again = ok("data", "rate", folder, "rated.samples", "-o", "again", "--responses-per-prompt", "4")
+    assert "at 4 responses a draw, 50.0% of draws would be informative" in again
+    assert Path("again/train.parquet").read_bytes() == Path("rated/train.parquet").read_bytes()
+    card = json.loads(Path("rated/card.json").read_text())
+    assert (card["rating"]["model"]["name"], card["rating"]["sampling"]["top_p"]) == ("small", 1.0)
+    assert card["rating"]["rows_rated"] == 6
+    assert "rated" in ok("data", "inspect", "rated")
+
+
+def test_rates_are_what_training_reads(server: str, folder: Path, tmp_path: Path) -> None:
+    """A run on the rated set leaves out what is too easy or too hard, and foretells acceptance."""
+    ok("data", "rate", folder, "small", "-o", "rated", *asked(server))
+    words = (
+        "data.source=rated",
+        "data.rating_column=pass_rate",
+        "data.min_pass_rate=0.1",
+        "data.max_pass_rate=0.9",
+        "data.holdout=1",
+    )
+    recipe = helpers.write_recipe(tmp_path)
+    code, out, err = helpers.quiet_dapo("train", recipe, *words, "data.template=raw", "--dry-run")
+    assert code == 0, err
+    said = " ".join((out + err).split())
+    assert "ratings: 2 of 2 problems have a pass_rate" in said
+    assert "of draws are informative" in said
+
+
+def test_an_interrupted_rating_goes_on(server: str, folder: Path) -> None:
+    """The same command takes up the samples that are there; an unfinished evaluation is refused by name."""
+    Server.ends_after = 2 * K
+    code, _, err = helpers.quiet_dapo("data", "rate", folder, "small", "-o", "rated", *asked(server))
+    assert code != 0, err
+    assert not Path("rated").exists()
+    assert "finish it with: dapo eval --resume" in refused("data", "rate", folder, "rated.samples", "-o", "rated")
+    Server.ends_after = None
+    Server.counts = {question: count for question, count in Server.counts.items() if count == K}
+    ok("data", "rate", folder, "small", "-o", "rated", *asked(server))
+    assert [row["pass_rate"] for row in pq.read_table("rated/train.parquet").to_pylist()][:3] == [0.0, 0.25, 0.5]
+
+
+def test_mistakes_with_ratings(server: str, folder: Path) -> None:
+    """Before anything is sampled: not a prepared folder, a place that is taken, samples of other problems."""
+    assert "no prepared folder; make one with: dapo data prepare" in refused(
+        "data", "rate", "raw.jsonl", "m", "-o", "x"
+    )
+    assert "it exists" in refused("data", "rate", folder, "small", "-o", "set", *asked(server))
+    assert not Server.counts
+    ok("data", "rate", folder, "small", "-o", "rated", *asked(server))
+    Path("other.jsonl").write_text('{"problem": "What is 9 plus 9?", "answer": "18"}\n')
+    ok("data", "prepare", "other.jsonl", "-o", "other")
+    said = refused("data", "rate", "other", "rated.samples", "-o", "x")
+    assert "none of its problems is among those that were sampled" in said
+    assert not Path("x").exists()
+
+
+def test_exact_intervals() -> None:
+    """Clopper and Pearson's closed form at the ends: 1 - 0.025^(1/n)."""
+    assert exact_interval(0, 16) == (0.0, pytest.approx(1 - 0.025 ** (1 / 16)))
+    assert exact_interval(16, 16) == (pytest.approx(0.025 ** (1 / 16)), 1.0)
+
+
+def test_inspect_shows_card_samples_and_lengths(folder: Path) -> None:
+    """A prepared folder shows its steps; any file shows what is in it; a changed table is refused."""
+    out = ok("data", "inspect", folder, "--samples", "6")
+    assert "exact_duplicates" in out
+    assert "Before rewriting: What is half of 1, plus 4 minus 4?" in out
+    assert "problem length in words" in out
+    found = json.loads(ok("data", "inspect", "raw.jsonl", "--json", "--samples", "2"))
+    assert (found["rows"], found["answer_type"], len(found["samples"])) == (6, {"integer": 5, "fraction": 1}, 2)
+    assert found["card"] is None
+    table = folder / "train.parquet"
+    table.write_bytes(table.read_bytes()[:-1] + b"X")
+    assert "not the table that card.json is about" in refused("data", "inspect", folder)
+    assert "no such file" in refused("data", "inspect", "nowhere.csv")
