@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,8 @@ import pytest
 import helpers_run as helpers
 from dapo.data.integers import Refusal, Rewrite
 from dapo.data.prepare.describe import Lengths
-from dapo.data.prepare.pipeline import Options, Tools, prepare
+from dapo.data.prepare.pipeline import prepare
+from dapo.data.prepare.plan import Options, Tools
 from dapo.data.prepare.reading import Columns
 from dapo.data.prepare.writing import Made
 from dapo.data.template import DAPO_WORDING
@@ -455,3 +458,97 @@ def test_lengths() -> None:
     assert (found["mean"], found["p50"], found["p90"], found["p99"], found["max"]) == (50.5, 50, 90, 99, 100)
     assert {edge: n for edge, n in found["histogram"].items() if n} == {"0": 15, "16": 16, "32": 32, "64": 37}
     assert Lengths().summary() == {}
+
+
+# --- templates that nobody knows, and a model that words rewrites ---------------------------------
+
+
+def test_an_unknown_template_is_told_of_and_taken_off(tmp_path: Path) -> None:
+    """Words that many problems share are named; --template takes them off, and is refused where none has it."""
+    before, after = "You are a careful solver of sums, so begin now: ", " State the result as a numeral and stop there."
+    rows = [{"problem": f"{before}What is {n} plus {n * n}?{after}", "answer": str(n + n * n)} for n in range(30)]
+    file = jsonl(tmp_path / "a.jsonl", rows)
+    _, made = prepared(tmp_path / "out", file)
+    shared = made.card["sources"][0]["shared_text"]
+    assert [(found["place"], found["share"]) for found in shared] == [("begin", 1.0), ("end", 1.0)]
+    assert after.endswith(shared[1]["text"])
+    template = f"{before}{{{{ problem }}}}{after}"
+    kept, made = prepared(tmp_path / "bare", file, template=template)
+    assert kept[2]["problem"] == "What is 2 plus 4?"
+    assert (made.card["sources"][0]["template_rows"], made.card["sources"][0]["shared_text"]) == (30, [])
+    with pytest.raises(DataError, match="no problem stands in the --template"):
+        prepared(tmp_path / "none", file, template="Solve: {{ problem }}")
+    with pytest.raises(DataError, match="write it with one"):
+        prepared(tmp_path / "none", file, template="Solve:")
+
+
+def test_rejects_may_stand_in_the_prepared_folder(tmp_path: Path) -> None:
+    """They are written aside with it, and appear with it."""
+    rows, _ = prepared(tmp_path / "out", mixed(tmp_path / "a.jsonl"), rejects=tmp_path / "out" / "rejects.jsonl")
+    assert sorted(files(tmp_path / "out")) == ["card.json", "rejects.jsonl", "train.parquet"]
+    assert len((tmp_path / "out" / "rejects.jsonl").read_text().splitlines()) == 72 - len(rows)
+
+
+class Model(BaseHTTPRequestHandler):
+    """Words every rewrite as a power a^b, and once with a parameter that is not right."""
+
+    wrong = False
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        reply = {
+            "sentence": "The answer is $e^{\\frac{m}{n}}$ with positive integers $m$, $n$ that have no common factor. "
+            "Give $m+n$.",
+            "form": "e^{\\frac{m}{n}}",
+            "parameters": {"m": 3, "n": 4 if Model.wrong else 2},
+            "target": "m+n",
+        }
+        body = json.dumps({"choices": [{"message": {"content": json.dumps(reply)}, "finish_reason": "stop"}]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *words: Any) -> None:
+        """Silent."""
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_model_may_word_what_no_rule_can(wrong: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """--rewriter llm asks a server where the rule refuses, and its reply has to pass the same checks."""
+    monkeypatch.setattr(Model, "wrong", wrong)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Model)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    file = jsonl(tmp_path / "a.jsonl", [{"problem": "What is the limit?", "answer": "e^{\\frac{3}{2}}"}])
+    code, _, err = helpers.quiet_dapo(
+        "data", "prepare", file, "-o", tmp_path / "out", "--integers", "rewrite", "--rewriter", "llm", "--endpoint",
+        f"http://127.0.0.1:{server.server_port}/v1", "--model", "m",
+    )  # fmt: skip
+    server.shutdown()
+    server.server_close()
+    assert code == 0, err
+    (row,) = pq.read_table(tmp_path / "out" / "train.parquet").to_pylist()
+    assert (row["answer"], row["integer_form"]) == (("e^{\\frac{3}{2}}", None) if wrong else ("5", "llm"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--endpoint", "http://x/v1"], "--endpoint is for --rewriter llm"),
+        (["--rewriter", "llm"], "add --integers rewrite"),
+        (["--rewriter", "llm", "--integers", "only"], "needs --endpoint URL and --model NAME"),
+        (["--licence", "b.jsonl=mit"], "write SOURCE=TEXT with one of"),
+        (["--against", "nowhere.jsonl"], "nowhere.jsonl: no such file"),
+        (["--data-dir", "nowhere", "--against", "aime24"], "nowhere: no such folder"),
+        (["--tokenizer", "nowhere/at/all"], "nowhere/at/all"),
+        (["--coverage", "0"], "--coverage"),
+        (["--rejects", "/proc/x/y"], "--rejects /proc/x/y: can't be written"),
+    ],
+)
+def test_mistakes_on_the_command_line(words: list[str], said: str, tmp_path: Path) -> None:
+    """One line, exit code 2, and nothing written."""
+    file = jsonl(tmp_path / "a.jsonl", [{"problem": "What is it?", "answer": "1"}])
+    code, _, err = helpers.quiet_dapo("data", "prepare", file, "-o", tmp_path / "out", *words)
+    assert code == 2, err
+    assert said in err.strip().splitlines()[-1]
+    assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]

@@ -14,7 +14,8 @@ import numpy as np
 
 from dapo.config.schema import ModelConfig, RewardConfig
 from dapo.data import integers
-from dapo.data.prepare.pipeline import Options, Tools, prepare
+from dapo.data.prepare.pipeline import prepare
+from dapo.data.prepare.plan import Options, Tools
 from dapo.data.prepare.writing import Made
 from dapo.reward import Scorer
 from dapo.rollout.openai_api import KEY_VARIABLE

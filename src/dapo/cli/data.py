@@ -33,6 +33,7 @@ def data() -> None:
 @click.option("--answer-column", default="auto", metavar="NAME", help="Column of the gold answer [by name].")
 @click.option("--keep", multiple=True, metavar="NAME", help="Keep this column of the sources too.")
 @click.option("--max-rows", type=click.IntRange(1), help="Read only the first rows of each source.")
+@click.option("--template", metavar="TEXT", help='Stored wording to take off: "Solve this: {{ problem }}".')
 @click.option("--licence", multiple=True, metavar="SOURCE=TEXT", help="Licence of a source, for the card.")
 @click.option("--against", metavar="SET,FILE,...", help="Evaluation sets whose problems must not be in the data.")
 @click.option("--data-dir", metavar="DIR", help="Folder with the named sets' files; else they are fetched.")
@@ -75,13 +76,14 @@ def prepare(sources: tuple[str, ...], **given: Any) -> None:
     sets, make integer answers. Every drop has a reason and a count. Train on it with data.source=DIR.
     """
     from dapo import curate
-    from dapo.data.prepare.pipeline import Options
+    from dapo.data.prepare.plan import Options
     from dapo.data.prepare.reading import Columns
 
     options = Options(
         sources=sources,
         columns=Columns(prompt=given["prompt_column"], answer=given["answer_column"]),
         max_rows=given["max_rows"],
+        template=given["template"],
         licences=_licences(given["licence"], sources),
         against=tuple(name.strip() for name in (given["against"] or "").split(",") if name.strip()),
         data_dir=given["data_dir"],

@@ -48,6 +48,12 @@ def card_notes(card: Mapping[str, Any]) -> list[str]:
     else:
         found = (f"{s['set']} {s['problems_found']} of {s['problems']}" for s in card["decontamination"]["sets"])
         notes.append("evaluation problems found and taken out: " + ", ".join(found))
+    for source in card["sources"]:
+        for shared in source["shared_text"]:
+            notes.append(
+                f"{source['source']}: {shared['share']:.0%} of its problems {shared['place']} with "
+                f"{one_line(shared['text'], 60)!r}: a stored template? take it off with --template"
+            )
     unknown = [source["source"] for source in card["sources"] if not source["licence"]]
     if unknown:
         notes.append(f"licence not known: {', '.join(unknown)} (--licence SOURCE=TEXT)")

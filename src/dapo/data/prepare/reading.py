@@ -6,8 +6,9 @@ reasoning-gym:TASK[:SIZE[:SEED]].
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -124,7 +125,13 @@ def _generated(name: str) -> SourceConfig:
     return SourceConfig(source=REASONING_GYM + task, **given)
 
 
-def rows(source: Source, columns: Columns, max_rows: int | None = None, answers: bool = True) -> Iterator[Raw]:
+def rows(
+    source: Source,
+    columns: Columns,
+    max_rows: int | None = None,
+    answers: bool = True,
+    template: str | None = None,
+) -> Iterator[Raw]:
     """The rows of a source, in its order.
 
     Args:
@@ -132,11 +139,34 @@ def rows(source: Source, columns: Columns, max_rows: int | None = None, answers:
         columns: which to read.
         max_rows: only the first of each source.
         answers: whether a file without a column of answers is refused; without, all of them are None.
+        template: a wording around "{{ problem }}" that is taken off where it stands; the source's `about` counts.
 
     Raises:
         DataError: a file that can't be read, or without the columns.
     """
-    yield from islice(_all_rows(source, columns, answers), max_rows)
+    found = islice(_all_rows(source, columns, answers), max_rows)
+    if template is None:
+        yield from found
+        return
+    before, after = template_ends(template)
+    source.about["template_rows"] = 0
+    for raw in found:
+        text = raw.problem
+        worded = isinstance(text, str) and len(text) > len(before + after)
+        if worded and text.startswith(before) and text.endswith(after):
+            source.about["template_rows"] += 1
+            raw = replace(raw, problem=text[len(before) : len(text) - len(after)].strip())
+        yield raw
+    if not source.about["template_rows"]:
+        raise DataError(f"{source.name}: no problem stands in the --template; look at it with dapo data inspect")
+
+
+def template_ends(template: str) -> tuple[str, str]:
+    """What a template has before and after its problem. Raises DataError without one {{ problem }}."""
+    parts = re.split(r"\{\{\s*problem\s*\}\}", template)
+    if len(parts) != 2 or not template.strip():
+        raise DataError('--template: write it with one {{ problem }}, such as "Solve this: {{ problem }}"')
+    return parts[0].lstrip(), parts[1].rstrip()
 
 
 def _all_rows(source: Source, columns: Columns, answers: bool) -> Iterator[Raw]:

@@ -5,29 +5,24 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dapo.data.integers import Refusal, Rewrite, canonical_integer
+from dapo.data.integers import Rewrite, canonical_integer
 from dapo.data.prepare.describe import Lengths, answer_type
 from dapo.data.prepare.output import Rejects, Tables, write_card
+from dapo.data.prepare.plan import Found, Options, Tools
+from dapo.data.prepare.reading import Source
 from dapo.data.prepare.spool import Row, Spool
 from dapo.data.prepare.steps import Step, chain
 from dapo.data.prepare.text import language, words
 from dapo.data.tables import CARD, TABLE
 from dapo.files import sha256
 
-if TYPE_CHECKING:
-    from dapo.data.prepare.pipeline import Found, Options, Tools
-    from dapo.data.prepare.reading import Source
-
 FORMAT = 1  # of the card
 LISTED = 2000  # entries of a list in the card; all of them are counted
-
-# (problem, answer, language) -> a rewrite, why there is none, or None for an answer that is an integer already.
-Integers = Callable[[str, str, str], Rewrite | Refusal | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,76 @@
+"""Steps that look at several problems at once: near-duplicates, and the problems of evaluation sets."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from dapo.data.prepare import near
+from dapo.data.prepare.contamination import Contamination
+from dapo.data.prepare.plan import Found, Options, Tools
+from dapo.data.prepare.spool import Row, Spool
+
+Keyed = Iterator[tuple[list[Row], near.Keys]]  # rows with their band keys
+
+
+def keys_of(spool: Spool) -> list[near.Keys]:
+    """The band keys of all rows, by batch of the spool."""
+    return [near.band_keys(row.problem for row in batch) for batch in spool.batches()]
+
+
+def keyed(spool: Spool, keys: Sequence[near.Keys], found: Found) -> Keyed:
+    """The rows that are still there, with their keys."""
+    for batch, own in zip(spool.batches(), keys, strict=True):
+        places = [place for place, row in enumerate(batch) if row.number not in found.gone]
+        yield [batch[place] for place in places], own[np.asarray(places, np.int64)]
+
+
+def near_duplicates(options: Options, tools: Tools, found: Found, spool: Spool, batches: Keyed) -> None:
+    """Drops what has the numbers, signs and answer of an earlier row in nearly its words; lists other answers."""
+    numbers, keys = [], []
+    for batch, own in batches:
+        numbers += [row.number for row in batch]
+        keys.append(near.with_figures(own, [row.problem for row in batch]))
+    there: dict[int, Row] = {}
+
+    def texts(wanted: set[int]) -> dict[int, str]:
+        there.update(spool.some({numbers[index] for index in wanted}))
+        return {index: there[numbers[index]].problem for index in wanted}
+
+    found.dropped["near_duplicates"] = Counter()
+    for index, alike in near.matches(np.concatenate(keys), texts, options.similarity) if keys else ():
+        row, others = there[numbers[index]], []
+        for other, share in alike:
+            first = there[numbers[other]]
+            if first.number in found.gone:
+                continue
+            pair = {"row": row.where, "like": first.where, "similarity": round(share, 4)}
+            if first.answer == row.answer or tools.same_answers([(first.answer, row.answer)])[0]:
+                found.drop("near_duplicates", row.number, "near_duplicate", pair)
+                break
+            others.append(pair | {"answers": [row.answer, first.answer]})
+        else:
+            found.near_other_answers += others
+    tools.say(f"near-duplicates: {found.dropped['near_duplicates'].total():,}")
+
+
+def decontaminate(options: Options, tools: Tools, found: Found, batches: Keyed) -> None:
+    """Drops rows that hold a problem of an evaluation set."""
+    found.dropped["decontaminate"] = Counter()
+    contamination = Contamination(
+        found.tested, n=options.ngram, coverage=options.coverage, similarity=options.similarity
+    )
+    for batch, keys in batches:
+        for hit in contamination.hits([row.problem for row in batch], keys):
+            row, tested = batch[hit.row], found.tested[hit.tested]
+            found.hits.append(
+                {
+                    "set": tested.set, "problem": tested.where, "row": row.where, "text": tested.problem[:120],
+                    "coverage": round(hit.coverage, 4),
+                    "similarity": None if hit.similarity is None else round(hit.similarity, 4),
+                }
+            )  # fmt: skip
+            found.drop("decontaminate", row.number, "contaminated", found.hits[-1])
+    tools.say(f"evaluation problems: {found.dropped['decontaminate'].total():,} rows")
