@@ -22,6 +22,7 @@ from dapo.config.load import all_keys
 VERBS = [
     "train",
     "eval",
+    "data",
     "compare",
     "progress",
     "browse",
@@ -33,6 +34,7 @@ VERBS = [
     "export",
     "recipe",
 ]
+PARTS = ("prepare", "inspect", "rate")
 QUESTION = "say aa"
 
 
@@ -58,7 +60,9 @@ def ok(*words: str | Path) -> str:
 
 
 @pytest.mark.parametrize("flag", ["--help", "-h"])
-@pytest.mark.parametrize("verb", ["", *VERBS, "recipe list", "recipe show"])
+@pytest.mark.parametrize(
+    "verb", ["", *VERBS, "recipe list", "recipe show", "data prepare", "data inspect", "data rate"]
+)
 def test_every_verb_has_help(verb: str, flag: str) -> None:
     """On stdout, exit 0, with what the verb is for."""
     out = ok(*verb.split(), flag)
@@ -92,6 +96,8 @@ def test_version() -> None:
         ["grade", "7", "7"],
         ["recipe", "list"],
         ["train", "--help"],
+        ["data", "--help"],
+        ["data", "prepare", "--help"],
     ],
     ids=" ".join,
 )

@@ -431,7 +431,7 @@ def test_what_stands_at_the_place_is_not_lost(tmp_path: Path) -> None:
         prepared(tmp_path / "out", file)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("x")
-    with pytest.raises(UserError, match="no prepared folder"):
+    with pytest.raises(UserError, match="not only a prepared set"):
         prepared(tmp_path / "mine", file, overwrite=True)
     with pytest.raises(DataError):
         prepared(tmp_path / "out", str(tmp_path / "none.jsonl"), overwrite=True)

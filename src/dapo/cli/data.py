@@ -209,7 +209,7 @@ def rate(ctx: click.Context, /, folder: str, model: str, words: tuple[str, ...],
     if EvaluationDirectory.is_one(Path(model)):
         samples = EvaluationDirectory.open(model)
     else:
-        from dapo.data.prepare.output import check_place
+        from dapo.data.prepare.place import check_place
 
         check_place(out, given["overwrite"])
         where = f"{given['output_dir'].rstrip('/')}.samples"

@@ -48,7 +48,11 @@ def read_rows(source: SourceConfig, data_dir: str | None = None) -> Iterator[Row
         rows = _reasoning_gym(source)
     elif named.is_named(source.source):
         rows = named.read_named(source, data_dir)
-    elif source.source.endswith(FILE_ENDINGS) or is_prepared(Path(source.source)):
+    elif is_prepared(Path(source.source)):
+        own = {"prompt_column": "problem", "answer_column": "answer"}
+        named_so = {name: column for name, column in own.items() if getattr(source, name) == AUTO}
+        rows = _table(source.model_copy(update=named_so), read_file(Path(source.source)))
+    elif source.source.endswith(FILE_ENDINGS):
         rows = _table(source, read_file(Path(source.source)))
     else:
         raise DataError(
@@ -103,6 +107,8 @@ def column(columns: dict[str, Any], name: str, where: str, knob: str) -> Any:
 
 
 def _lookup(columns: dict[str, Any], name: str) -> Any:
+    if name in columns:
+        return columns[name]
     value: Any = columns
     for part in name.split("."):
         value = value.get(part, _MISSING) if isinstance(value, dict) else _MISSING

@@ -43,7 +43,8 @@ def read_file(path: Path) -> Numbered:
         path = path / TABLE
     readers = {".parquet": _parquet, ".jsonl": _jsonl, ".json": _json, ".csv": _csv, ".tsv": _csv}
     empty = True
-    for row in readers[path.suffix](path):
+    reader = next(reader for ending, reader in readers.items() if path.name.endswith(ending))
+    for row in reader(path):
         empty = False
         yield row
     if empty:
@@ -110,7 +111,9 @@ def _csv(path: Path) -> Numbered:
     csv.field_size_limit(MAX_LINE_BYTES)
     try:
         with path.open(encoding="utf-8-sig", newline="") as handle:
-            rows = csv.reader(_bounded(handle, path), delimiter="\t" if path.suffix == ".tsv" else ",", strict=True)
+            rows = csv.reader(
+                _bounded(handle, path), delimiter="\t" if path.name.endswith(".tsv") else ",", strict=True
+            )
             names = next(rows, [])
             if len(set(names)) != len(names) or not all(name.strip() for name in names):
                 raise DataError(f"{path}: its first line should be the names of its columns, each once")
@@ -154,6 +157,6 @@ def _parquet(path: Path) -> Numbered:
                 for row in batch.to_pylist():
                     number += 1
                     yield number, row
-    except (OSError, pyarrow.ArrowException, UnicodeDecodeError) as error:
+    except (OSError, pyarrow.ArrowException, ValueError, OverflowError) as error:
         said = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(f"{path}: not a readable parquet file: {said}") from None

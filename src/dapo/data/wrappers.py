@@ -29,31 +29,53 @@ _AFTER = (
     re.escape(_DAPO_AFTER),
     rf"{_STEPS},? and {_PUT} \\boxed\{{\}}\.?",
     rf'{_STEPS},? and {_PUT} "?####"?\.?',
+)
+_AFTER_A_SENTENCE = (  # short ones may be words of the problem, unless they are a sentence or a line of their own
     rf"{_STEPS}\.?",
     rf"(?:Please )?{_PUT} \\boxed\{{\}}\.?",
     r"(?:Answer|Solution):",
 )
 
 
-def _blank_tolerant(pattern: str) -> str:
-    return re.sub(r"(?:\\ | )+", r"\\s+", pattern)
+def _any_of(patterns: tuple[str, ...]) -> str:
+    """One of them, however their blanks are set."""
+    return "(?:" + "|".join(re.sub(r"(?:\\ | )+", r"\\s+", pattern) for pattern in patterns) + ")"
 
 
-_LEADING = re.compile(rf"\s*(?:{'|'.join(map(_blank_tolerant, _BEFORE))})\s*", re.IGNORECASE)
-_TRAILING = re.compile(rf"\s*(?:{'|'.join(map(_blank_tolerant, _AFTER))})\s*\Z", re.IGNORECASE)
+_LEADING = re.compile(rf"\s*{_any_of(_BEFORE)}\s*", re.IGNORECASE)
+_TRAILING = re.compile(
+    rf"(?:\s*{_any_of(_AFTER)}|(?:(?<=[.?!:。？！$)\]}}])\s*|\s*\n\s*){_any_of(_AFTER_A_SENTENCE)})\s*\Z", re.IGNORECASE
+)
 _TAIL = 400  # characters in which a trailing instruction is looked for
 _HINTS = ("step", "answer", "solution", "####", "boxed")  # every trailing instruction holds one
+_MOST = 8  # instructions taken off either end
 
-# A whole conversation stored as text: the user's turn between the marks of common chat templates.
-_CHATS = (
-    re.compile(r"<\|im_start\|>user\n(?P<problem>.*?)<\|im_end\|>", re.DOTALL),
-    re.compile(r"<\|start_header_id\|>user<\|end_header_id\|>\n\n(?P<problem>.*?)<\|eot_id\|>", re.DOTALL),
-    re.compile(r"<｜User｜>(?P<problem>.*?)<｜Assistant｜>", re.DOTALL),
-    re.compile(r"\A(?:<s>\s*)?\[INST\](?P<problem>.*?)\[/INST\]", re.DOTALL),
-    re.compile(
-        r"\AA conversation between User and Assistant\..*?\bUser:(?P<problem>.*)\n?Assistant:\s*(?:<think>)?\s*\Z",
-        re.DOTALL,
-    ),
+# A whole conversation stored as text: the user's turn between the marks of common chat templates. (the mark before
+# the turn, which stands there once; the whole text)
+_CHATS = tuple(
+    (mark, re.compile(rf"\A\s*{pattern}\s*\Z", re.DOTALL))
+    for mark, pattern in (
+        (
+            "<|im_start|>user\n",
+            r"(?:<\|im_start\|>system\n.*?<\|im_end\|>\s*)?<\|im_start\|>user\n(?P<problem>.*?)<\|im_end\|>"
+            r"(?:\s*<\|im_start\|>assistant\s*(?:<think>)?)?",
+        ),
+        (
+            "<|start_header_id|>user<|end_header_id|>\n\n",
+            r"(?:<\|begin_of_text\|>)?(?:<\|start_header_id\|>system<\|end_header_id\|>.*?<\|eot_id\|>\s*)?"
+            r"<\|start_header_id\|>user<\|end_header_id\|>\n\n(?P<problem>.*?)<\|eot_id\|>"
+            r"(?:\s*<\|start_header_id\|>assistant<\|end_header_id\|>)?",
+        ),
+        (
+            "<｜User｜>",
+            r"(?:<｜begin▁of▁sentence｜>)?[^<]*<｜User｜>(?P<problem>.*?)<｜Assistant｜>\s*(?:<think>)?",
+        ),
+        ("[INST]", r"(?:<s>\s*)?\[INST\](?P<problem>.*?)\[/INST\]"),
+        (
+            "User:",
+            r"A conversation between User and Assistant\..*?\bUser:(?P<problem>.*?)\n?Assistant:\s*(?:<think>)?",
+        ),
+    )
 )
 
 
@@ -74,24 +96,28 @@ def bare(problem: Any, where: str) -> str:
     if not isinstance(problem, str):
         raise DataError(f"{where}: the prompt is {type(problem).__name__}, not a text; set data.prompt_column")
     text = problem
-    for chat in _CHATS:
-        found = list(chat.finditer(text))
-        if len(found) == 1:
-            text = found[0]["problem"]
+    for mark, chat in _CHATS:
+        found = chat.match(text) if text.count(mark) == 1 else None
+        if found is not None:
+            text = found["problem"]
     return _without_instructions(text.strip())
 
 
 def _without_instructions(text: str) -> str:
-    while match := _LEADING.match(text):
+    for _ in range(_MOST):
+        match = _LEADING.match(text)
+        if match is None:
+            break
         if match.end() == len(text):  # nothing but an instruction: then it is the problem
             return text.strip()
         text = text[match.end() :]
     tail = text[-_TAIL:].casefold()
     if not any(hint in tail for hint in _HINTS):
         return text.strip()
-    while match := _TRAILING.search(text, max(0, len(text) - _TAIL)):
-        if not text[: match.start()].strip():
-            return text.strip()
+    for _ in range(_MOST):
+        match = _TRAILING.search(text, max(0, len(text) - _TAIL))
+        if match is None or not text[: match.start()].strip():
+            break
         text = text[: match.start()]
     return text.strip()
 
@@ -119,4 +145,4 @@ def gsm8k_answer(text: str) -> str:
     """
     if "####" not in text:
         return text
-    return re.sub(r"(?<=\d),(?=\d)", "", text.rpartition("####")[2]).strip()
+    return re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text.rpartition("####")[2]).strip()

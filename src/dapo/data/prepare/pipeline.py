@@ -7,6 +7,7 @@ distinct problems, some hundred bytes each, and not with the rows.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -16,14 +17,15 @@ from typing import Any
 from dapo.data.prepare.affixes import Affixes
 from dapo.data.prepare.duplicates import EXACT, NORMALISED, Distinct
 from dapo.data.prepare.neighbours import decontaminate, keyed, keys_of, near_duplicates
-from dapo.data.prepare.output import OWN, Rejects, staged
+from dapo.data.prepare.output import OWN
+from dapo.data.prepare.place import Rejects, check_rejects, places
 from dapo.data.prepare.plan import Found, Options, Tools
-from dapo.data.prepare.reading import Raw, Source, open_source, rows
+from dapo.data.prepare.reading import Raw, Source, open_source, rows, template_ends
 from dapo.data.prepare.spool import Spool
 from dapo.data.prepare.tested import read_tested
-from dapo.data.prepare.validate import Item, Validator
+from dapo.data.prepare.validate import BROKEN, Item, Validator
 from dapo.data.prepare.writing import Made, write
-from dapo.errors import DataError
+from dapo.errors import DataError, UserError
 
 BATCH = 1024  # rows read and checked at a time
 
@@ -35,33 +37,35 @@ def prepare(options: Options, tools: Tools, out: Path, rejects: Path | None = No
     Raises:
         UserError: a source, a row or a place that can't be used; nothing is then left behind.
     """
+    check(options)
+    if rejects is not None:
+        check_rejects(rejects, out, (*options.sources, *options.against))
+    found = Found()
+    with places(out, overwrite, rejects) as (folder, dropped_rows):
+        sources = [open_source(name, options.licences.get(name)) for name in options.sources]
+        found.tested, found.tested_about = read_tested(options.against, options.data_dir)
+        spool = Spool(folder / "spool")
+        distinct = _read(sources, options, tools, found, spool, dropped_rows)
+        _conflicts(distinct, options, found, spool)
+        keys = keys_of(spool) if options.near_duplicates or options.against else []
+        if options.near_duplicates:
+            near_duplicates(options, tools, found, spool, keyed(spool, keys, found))
+        if options.against:
+            decontaminate(options, tools, found, keyed(spool, keys, found))
+        made = write(folder, sources, options, tools, found, spool, dropped_rows)
+        (folder / "spool").unlink()
+    return made
+
+
+def check(options: Options) -> None:
+    """Raises UserError for options that make no sense."""
     if taken := sorted(set(options.keep) & set(OWN)):
         raise DataError(f"--keep {taken[0]}: prepared sets have a column of this name; rename yours")
-    found, dropped_rows = Found(), Rejects(None)
-    try:
-        with staged(out, overwrite) as folder:
-            inside = rejects is not None and rejects.absolute().is_relative_to(out.absolute())
-            place = folder / rejects.absolute().relative_to(out.absolute()) if rejects and inside else rejects
-            dropped_rows = Rejects(place)
-            sources = [open_source(name, options.licences.get(name)) for name in options.sources]
-            found.tested, found.tested_about = read_tested(options.against, options.data_dir)
-            spool = Spool(folder / "spool")
-            distinct = _read(sources, options, tools, found, spool, dropped_rows)
-            _conflicts(distinct, options, found, spool)
-            keys = keys_of(spool) if options.near_duplicates or options.against else []
-            if options.near_duplicates:
-                near_duplicates(options, tools, found, spool, keyed(spool, keys, found))
-            if options.against:
-                decontaminate(options, tools, found, keyed(spool, keys, found))
-            made = write(folder, sources, options, tools, found, spool, dropped_rows)
-            (folder / "spool").unlink()
-            if inside:
-                dropped_rows.keep()
-        if not inside:
-            dropped_rows.keep()
-        return made
-    finally:
-        dropped_rows.discard()
+    for name in ("coverage", "similarity"):
+        if not 0 < getattr(options, name) <= 1:  # NaN is none of these
+            raise UserError(f"--{name} {getattr(options, name)}: a share above 0, at most 1")
+    if options.template is not None:
+        template_ends(options.template)
 
 
 def _batches(items: Iterator[Raw]) -> Iterator[list[Raw]]:
@@ -109,14 +113,20 @@ def _sort_in(
     distinct: Distinct,
 ) -> bool:
     """Puts a row with the distinct ones, or with the duplicates; whether it is distinct."""
+    kept = kept_columns(item.raw, source, options.keep)
+    where = (item.raw.file, item.raw.number)
+    if kept and BROKEN.search(json.dumps(kept, ensure_ascii=False, default=str)):
+        found.dropped["validate"]["text_not_unicode"] += 1
+        rejects.add("validate", "text_not_unicode", where, item.problem, item.answer, "in a kept column")
+        return False
     repeat = distinct.add(item.problem, item.answer)
     if repeat is None:
-        spool.add(item, kept_columns(item.raw, source, options.keep))
+        spool.add(item, kept)
         return True
     step = {EXACT: "exact_duplicates", NORMALISED: "normalised_duplicates"}[repeat.kind]
     found.dropped[step][repeat.kind] += 1
     detail = {"repeats_problem": repeat.first, "other_answer": repeat.other_answer}
-    rejects.add(step, repeat.kind, (item.raw.file, item.raw.number), item.problem, item.answer, detail)
+    rejects.add(step, repeat.kind, where, item.problem, item.answer, detail)
     return False
 
 

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dapo.data.prepare.inspection import read_card
-from dapo.data.prepare.output import ParquetFile, staged, write_card
+from dapo.data.prepare.output import ParquetFile, write_card
+from dapo.data.prepare.place import staged
 from dapo.data.ratings import RATED, RESPONSES, RIGHT
 from dapo.data.tables import CARD, ORIGINALS, TABLE, is_prepared
 from dapo.errors import DataError

@@ -13,6 +13,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from dapo.config.schema import SourceConfig
 from dapo.data import hub, named
 from dapo.data.sources import ANSWER_COLUMNS, AUTO, PROMPT_COLUMNS, REASONING_GYM, Row, read_rows
@@ -78,6 +80,8 @@ def open_source(name: str, licence: str | None = None) -> Source:
         DataError: there is no such source.
     """
     path = Path(name)
+    if any("\ud800" <= c <= "\udfff" for c in name):
+        raise DataError(f"{name}: its name is not UTF-8; rename it")
     if name.startswith(REASONING_GYM):
         _generated(name)
         return Source(name, about={"source": name, "kind": "reasoning-gym", "licence": licence})
@@ -122,7 +126,10 @@ def _generated(name: str) -> SourceConfig:
     if len(numbers) > 2 or not all(number.isdecimal() for number in numbers) or "0" in numbers[:1]:
         raise DataError(f"{name}: write it {REASONING_GYM}TASK[:SIZE[:SEED]]")
     given = dict(zip(("size", "seed"), map(int, numbers), strict=False))
-    return SourceConfig(source=REASONING_GYM + task, **given)
+    try:
+        return SourceConfig(source=REASONING_GYM + task, **given)
+    except ValidationError:
+        raise DataError(f"{name}: the size or seed is too large") from None
 
 
 def rows(
@@ -173,6 +180,9 @@ def _all_rows(source: Source, columns: Columns, answers: bool) -> Iterator[Raw]:
     if not source.files:
         for number, row in enumerate(read_rows(_generated(source.name)), start=1):
             yield _raw_of(row, source.name, number)
+    prepared = source.about["kind"] == "prepared"
+    if prepared:
+        columns = Columns(prompt="problem", answer="answer")
     for label, path in source.files:
         prompt = answer = ""
         for number, found in read_file(path):
@@ -182,7 +192,7 @@ def _all_rows(source: Source, columns: Columns, answers: bool) -> Iterator[Raw]:
                 if answers:
                     answer = _resolved(found, columns.answer, GOLD_COLUMNS, where, "--answer-column")
             yield Raw(
-                problem=_problem(found, prompt),
+                problem=found[prompt] if prepared else _problem(found, prompt),
                 answer=_gold(_lookup(found, answer), answer) if answers else None,
                 columns=found,
                 source=str(found.get("data_source") or Path(label).stem),
@@ -205,6 +215,8 @@ def _resolved(found: dict[str, Any], name: str, known: tuple[str, ...], where: s
 
 
 def _lookup(found: dict[str, Any], name: str, default: Any = None) -> Any:
+    if name in found:
+        return found[name]
     value: Any = found
     for part in name.split("."):
         if not isinstance(value, dict) or part not in value:

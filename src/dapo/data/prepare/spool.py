@@ -54,7 +54,7 @@ class Spool:
     def add(self, item: Item, columns: dict[str, Any]) -> None:
         """Appends a row with the columns it keeps."""
         for name, value in columns.items():
-            self._types[name].add(type(value).__name__)
+            self._types[name].add(_type(value))
         raw = item.raw
         self._batch.append(
             {
@@ -102,6 +102,10 @@ class Spool:
     def kinds(self) -> dict[str, str]:
         """Kept column -> its type in the table: int, float, bool, str, or json where its values differ."""
         return {name: _kind(found) for name, found in sorted(self._types.items())}
+
+
+def _type(value: Any) -> str:
+    return "big" if isinstance(value, int) and not -(2**63) <= value < 2**63 else type(value).__name__
 
 
 def _kind(types: set[str]) -> str:

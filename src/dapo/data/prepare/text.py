@@ -14,25 +14,38 @@ from hashlib import blake2b
 # LaTeX that changes how a text looks and not what it says.
 _DROPPED = re.compile(
     r"\\(?:left|right|displaystyle|textstyle|limits|bigl?|bigr?|Bigl?|Bigr?|quad|qquad|noindent)(?![A-Za-z])"
-    r"|\\[,;:! ()\[\]]|\$|~|``|''|[\"“”„«»]|&nbsp;"
+    r"|\\[,;:! ()\[\]]|\$|(?<=[\w.,;:)}\]$])~|[\"“”„«»]|&nbsp;"
 )
+_QUOTED = re.compile(r"``([^`\n]*?)''|(?<![\w)\]}'])'([^'\n]{1,80})'(?![\w'])")
+_PRIME = re.compile(r"\^\s*(?:\{\s*\\prime\s*\}|\\prime(?![A-Za-z]))")
+_RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹]+|[₀₁₂₃₄₅₆₇₈₉]+")
+_RATIO = re.compile(r"(?:(?<=\d)|(?<=\b[^\W\d_]))\s*:\s*(?=\d|[^\W\d_]\b)")
+_HEADING = re.compile(r"^\s*#+\s", re.MULTILINE)
 _COMMANDS = {
     "dfrac": r"\frac", "tfrac": r"\frac", "cfrac": r"\frac", "leq": "<=", "leqslant": "<=", "le": "<=",
-    "geq": ">=", "geqslant": ">=", "ge": ">=", "neq": "!=", "ne": "!=", "cdot": "*", "times": "*", "div": "/",
+    "geq": ">=", "geqslant": ">=", "ge": ">=", "neq": "!=", "ne": "!=", "cdot": "·", "times": "×", "div": "/",
     "ldots": "...", "cdots": "...", "dots": "...", "dotsc": "...", "text": "", "mathrm": "", "textbf": "", "mathbf": "",
     "operatorname": "", "lvert": "|", "rvert": "|", "vert": "|", "lbrace": r"\{", "rbrace": r"\}",
 }  # fmt: skip
 _COMMAND = re.compile(r"\\([A-Za-z]+)\s*")
 _SIGNS = str.maketrans(
-    {"−": "-", "–": "-", "—": "-", "×": "*", "·": "*", "⋅": "*", "÷": "/", "≤": "<=", "≥": ">=", "≠": "!=", "…": "...",
+    {"−": "-", "–": "-", "—": "-", "⋅": "·", "÷": "/", "′": "'", "″": "''", "≤": "<=", "≥": ">=", "≠": "!=", "…": "...",
      "’": "'", "‘": "'", "。": ".", "、": ",", "π": r"\pi", "∠": r"\angle", "△": r"\triangle", "√": r"\sqrt"}
 )  # fmt: skip
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:\{,\}|,)\\?!?\d{3})+(?![\d,])")
-_ONE_IN_BRACES = re.compile(r"(?<!\\)\{\s*(\w|\\[a-z]+)\s*\}")
-_PAUSE = re.compile(r"(?<!\d)[.,;:?#]|[.,;:?#](?!\d)|(?<![\w)\]}])'|'(?=\s|$)")
+# One letter or command in braces is the same without; one digit after ^, _, \sqrt or \frac the same with.
+_LETTER_IN_BRACES = re.compile(r"(?<!\\)\{\s*([^\W\d]|\\[a-z]+)\s*\}")
+_BARE_DIGITS = (
+    (re.compile(r"\\frac\s*(\d)\s*(\d)"), r"\\frac{\1}{\2}"),
+    (re.compile(r"\\frac\s*(\d)\s*(?=[\\{])"), r"\\frac{\1}"),
+    (re.compile(r"(\\frac\s*\{[^{}]*\})\s*(\d)"), r"\1{\2}"),
+    (re.compile(r"(\\sqrt|[\^_])\s*(\d)"), r"\1{\2}"),
+)
+_PAUSE = re.compile(r"(?<!\d)[.,;:?]|[.,;:?](?!\d)")
+_BLANK = re.compile(r"\s+")
 _WORD = re.compile(r"[a-z]+|\d+(?:\.\d+)?|[^\W\d_]")
-_SIGNED_WORD = re.compile(r"[a-z]+|\d+(?:\.\d+)?|[^\W\d_]|<=|>=|!=|[-+*/^=<>!|']")
-_SIGN = re.compile(r"<=|>=|!=|[-+*/^=<>!|']")
+_SIGNED_WORD = re.compile(r"[a-z]+|\d+(?:\.\d+)?|[^\W\d_]|<=|>=|!=|[-+*·×∶/^=<>!|'#~]")
+_SIGN = re.compile(r"<=|>=|!=|[-+*·×∶/^=<>!|'#~]")
 _LETTER = re.compile(r"[^\W\d_]")
 _SCRIPTS = {
     "ja": re.compile("[\u3040-\u30ff]"),
@@ -45,10 +58,12 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 def _plain(text: str) -> str:
     """Typesetting taken off; blanks and pauses still there."""
-    text = unicodedata.normalize("NFKC", text.translate(_SIGNS)).translate(_SIGNS)
+    text = _RAISED.sub(lambda m: ("^" if m[0][0] in "⁰¹²³⁴⁵⁶⁷⁸⁹" else "_") + f"{{{m[0]}}}", text.translate(_SIGNS))
+    text = _HEADING.sub(" ", unicodedata.normalize("NFKC", text).translate(_SIGNS))
+    text = _PRIME.sub("'", _QUOTED.sub(lambda match: f" {match[1] or match[2] or ''} ", text))
     text = _THOUSANDS.sub(lambda match: re.sub(r"\D", "", match[0]), text)
     text = _COMMAND.sub(lambda match: _COMMANDS.get(match[1], f"\\{match[1]} "), _DROPPED.sub(" ", text))
-    return text.casefold()
+    return _RATIO.sub("∶", text.casefold())
 
 
 def normalise(text: str) -> str:
@@ -59,8 +74,15 @@ def normalise(text: str) -> str:
     >>> normalise("$x^8+98$") == normalise("$x^8-98$"), normalise("1.5") == normalise("15")
     (False, False)
     """
-    text = _ONE_IN_BRACES.sub(r" \1", _plain(text))
-    return "".join(_PAUSE.sub("", text).split())
+    text = _LETTER_IN_BRACES.sub(r" \1", _plain(text))
+    for pattern, braced in _BARE_DIGITS:
+        text = pattern.sub(braced, text)
+    return _BLANK.sub(lambda match: " " if _between_digits(match) else "", _PAUSE.sub(" ", text)).strip()
+
+
+def _between_digits(blank: re.Match[str]) -> bool:
+    start, end = blank.span()
+    return start > 0 and end < len(blank.string) and blank.string[start - 1].isdigit() and blank.string[end].isdigit()
 
 
 def words(text: str) -> list[str]:

@@ -30,8 +30,9 @@ CheckAnswers = Callable[[Sequence[tuple[str | None, Mapping[str, Any]]]], list[s
 
 _IMAGE = re.compile(r"<image>|<img\b|!\[[^\]]*\]\(|\\includegraphics", re.IGNORECASE)
 _NUMBER = re.compile(r"\d[\d.]*")
+_SEPARATOR = re.compile(r"(?<=\d)(?:,\\!|\{,\}|\\,|,)(?=\d{3}(?!\d))")
 _WORD = re.compile(r"[^\W_]")
-_BROKEN = re.compile("[\ud800-\udfff\0]")
+BROKEN = re.compile("[\ud800-\udfff\0]")
 _CACHED = 500_000  # answers whose check is remembered
 
 
@@ -92,7 +93,7 @@ class Validator:
 def _checked(raw: Raw) -> Item | Rejected:
     problem, answer = raw.problem, as_text(raw.answer)
     found = _bad_problem(problem) or _bad_answer(raw.answer, answer)
-    if found is None and _BROKEN.search(problem + str(answer)):
+    if found is None and BROKEN.search(problem + str(answer) + raw.source):
         found = Rejected("text_not_unicode")
     return found or Item(raw=raw, problem=problem, answer=str(answer))
 
@@ -114,6 +115,7 @@ def _bad_answer(value: Any, answer: str | None) -> Rejected | None:
         return Rejected("answer_missing")
     if answer is None:
         return Rejected("answer_not_text", type(value).__name__)
-    if any(sum(c.isdigit() for c in number) > MAX_DIGITS for number in _NUMBER.findall(answer)):
+    numbers = _NUMBER.findall(_SEPARATOR.sub("", answer))
+    if any(sum(c.isdigit() for c in number) > MAX_DIGITS for number in numbers):
         return Rejected("answer_over_16_digits", answer[:60])
     return None

@@ -12,7 +12,8 @@ from typing import Any
 
 from dapo.data.integers import Rewrite, canonical_integer
 from dapo.data.prepare.describe import Lengths, answer_type
-from dapo.data.prepare.output import Rejects, Tables, write_card
+from dapo.data.prepare.output import Tables, write_card
+from dapo.data.prepare.place import Rejects
 from dapo.data.prepare.plan import Found, Options, Tools
 from dapo.data.prepare.reading import Source
 from dapo.data.prepare.spool import Row, Spool
