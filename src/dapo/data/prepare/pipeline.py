@@ -28,6 +28,7 @@ from dapo.data.prepare.writing import Made, write
 from dapo.errors import DataError, UserError
 
 BATCH = 1024  # rows read and checked at a time
+SAID = 250_000  # rows between two lines about a source
 
 
 def prepare(options: Options, tools: Tools, out: Path, rejects: Path | None = None, overwrite: bool = False) -> Made:
@@ -84,6 +85,8 @@ def _read(
         count, bad, affixes = 0, Counter[str](), Affixes()
         for batch in _batches(rows(source, options.columns, options.max_rows, template=options.template)):
             count += len(batch)
+            if count // SAID > (count - len(batch)) // SAID:
+                tools.say(f"{source.name}: {count:,} rows, {len(distinct):,} distinct problems so far")
             for raw, item in zip(batch, validator(batch), strict=True):
                 if not isinstance(item, Item):
                     bad[item.reason] += 1
