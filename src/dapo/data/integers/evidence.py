@@ -56,6 +56,11 @@ _FINITE_FIELD = re.compile(
     r"\bGF\s*\((?P<order>[^()]*)\)|[FZ]\}?\s*[_/]\s*(?P<size>\w|\{[^{}]*\}|[^\[\]$.]{1,20}?)\s*(?:\\left)?\["
     r"|\bpolynomials?\b[^.]{0,65}?[FZ]\}?\s*[_/]\s*(?P<modulus>\w|\{[^{}]*\}|\S{1,20})"
 )
+_DOUBTED = re.compile(
+    r"\b(?:verify|determine|decide|check)\s+(?:if|whether|that)\b|\bis\b[^.?]{0,80}\bonly (?:solution|one|set)\b", re.I
+)
+_DIVISOR = re.compile(r"(?:\bgcd\b|greatest common (?:divisor|factor))", re.I)
+_ESTIMATE = re.compile(r"\bapproximat|\bestimat|central limit theorem|近似|估计", re.I)
 _UNIT_LETTERS = frozenset("mgshdlLNJVAWKCFHT")
 _VECTOR_LETTERS = (
     r"\\(?:mathbf|boldsymbol|bm|bf|hat|vec|overrightarrow|widehat)\s*\{?\s*(?:\\mathbf\s*\{?\s*)?\\?%s(?![A-Za-z])"
@@ -118,8 +123,27 @@ def over_finite_field(variable: str, problem: str) -> bool:
 
 
 def is_given(answer: str, problem: str) -> bool:
-    """Whether the problem says itself that something equals the answer."""
-    return "=" + re.sub(r"\s", "", answer) in re.sub(r"\s", "", problem)
+    """Whether the problem names the answer and asks if it is right, or has a tuple as something's value."""
+    found = _bare(answer)
+    given, doubted = _bare(problem), bool(_DOUBTED.search(problem))
+    return ("," in found and "=" + found in given) or (
+        doubted and bool(re.search(rf"(?<![\w.}}-]){re.escape(found)}(?![\w.{{^])", given))
+    )
+
+
+def _bare(text: str) -> str:
+    """A text without spaces and without what only sets its fractions."""
+    return re.sub(r"\s|\\left|\\right", "", text.replace("dfrac", "frac").replace("tfrac", "frac"))
+
+
+def up_to_units(problem: str) -> bool:
+    """Whether a common divisor is asked for: of Gaussian integers or polynomials it is known up to a factor only."""
+    return bool(_DIVISOR.search(problem))
+
+
+def is_estimate(problem: str) -> bool:
+    """Whether a value is asked for that depends on how it is approximated."""
+    return bool(_ESTIMATE.search(problem))
 
 
 def objection(problem: str) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import sympy
 
 from .bounded import expansion_size
-from .evidence import asks_to_factor, is_unit, is_vector, over_finite_field, used_letters
+from .evidence import asks_to_factor, is_estimate, is_unit, is_vector, over_finite_field, used_letters
 from .exact import evaluate
 from .forms import Form, Letters, Refused, Target
 from .latex import parse
@@ -44,6 +44,8 @@ def scaled_form(text: str, letters: Sequence[str], family: str, unit: str, probl
     """
     places = len(text.partition(".")[2])
     _refuse_other_rounding(places, problem)
+    if places and is_estimate(problem) and not _ROUNDING.search(problem):
+        raise Refused("lossy")
     letter = Letters(letters).take()
     value = parse(text)
     whole = int(value * 10**places)

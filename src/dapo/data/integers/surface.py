@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import sympy
 
 from .bounded import LatexError
-from .evidence import is_given, list_or_number, pair_or_interval, uses_i_as_index
+from .evidence import is_given, list_or_number, pair_or_interval, up_to_units, uses_i_as_index
 from .exact import exact, rational
 from .forms import Form, Refused
 from .latex import MAX_LENGTH, parse, words
@@ -124,7 +124,9 @@ def classify(answer: str, problem: str, letters: Sequence[str]) -> Form:
     form = _classified(text, problem, letters)
     if _POINT.search(text) and form.family not in ("decimal", "percent", "unit"):
         raise Refused("lossy")  # 0.33 inside of a form may be rounded, and no sentence says to how many places
-    if form.family == "tuple" and is_given(text, problem):
+    if form.family in ("complex", "polynomial") and up_to_units(problem):
+        raise Refused("not_unique")
+    if form.family not in ("polynomial", "base") and is_given(text, problem):
         raise Refused("leaks")
     return form
 
