@@ -107,6 +107,9 @@ def test_a_polynomial_is_asked_for_at_a_small_integer() -> None:
     assert rewrite("The sphere $S$.", "S^2") == Refusal(reason="variables")
     assert done(r"\frac{n(n+1)}{2}", "In terms of $n$.").answer == "3"
     assert done("x - 2", "In $x$.").answer == "1"  # P(2) = 0 tells nothing
+    assert done(r"1+\lambda", r"In terms of $\lambda$.").answer == "3"
+    assert done("p^4", r"Count the matrices over the ring $\mathbb{Z}_p[i]$.").answer == "16"
+    assert done("6m", "The $4m$ by $4m$ board.").answer == "12"  # m is no unit here
 
 
 def test_the_conditions_that_make_the_integer_unique_are_stated() -> None:
@@ -122,6 +125,8 @@ def test_the_conditions_that_make_the_integer_unique_are_stated() -> None:
     assert "dollars" in added(done(r"\$1.65"))
     assert "square" in added(done("1,-1,7,-7"))
     assert "base 5" in added(done("43_5"))
+    assert "rounded to an integer if it is not one" in added(done(r"67\%"))
+    assert "包括常数项" in added(done(r"\frac{x+5}{6}", "求 $f(x)=6x-5$ 的反函数，写成 2 的形式。"))
 
 
 def test_every_family_is_named() -> None:
@@ -196,6 +201,23 @@ def test_what_spells_no_integer(answer: str) -> None:
         ("lossy", "4.25", "Round to the nearest tenth."),
         ("multiple_parts", "(1,2),(2,1)", PLAIN),
         ("multiple_parts", "1/2", "Let it be so. (a) Find the first. (b) Find the second."),
+        ("lossy", "(3y-5)^2", "Factor $9y^2-30y+25$."),
+        ("lossy", r"0.33\pi", PLAIN),
+        ("lossy", r"1.5 \times 10^{-3}", PLAIN),
+        ("lossy", "(0.5, 0.25)", "Find the point."),
+        ("lossy", "0.0456", "Use the Central Limit Theorem to approximate the probability."),
+        ("leaks", r"-2\pi", r"Compute the integral. Verify if the result is \( -2\pi \)."),
+        ("leaks", r"\dfrac{1}{2}", r"Determine whether the sum is equal to $\frac{1}{2}$."),
+        ("not_unique", "1+2i", "Find the gcd of $11+7i$ and $10-5i$."),
+        ("leaks", "(7,2,5)", "Is $(p, x, y) = (7, 2, 5)$ the only solution?"),
+        ("ambiguous", "3i", r"Compute $\mathbf{j} \times 3\mathbf{k}$ with $\mathbf{i}$."),
+        ("ambiguous", "x+1", r"Find the inverse of $2x+5$ in the field $\frac{\Bbb F_7[x]}{\langle x^2+2 \rangle}$."),
+        ("ambiguous", "x^3+x+1", "Find the inverse of $x^2+1$ in $GF(2^4)$."),
+        ("not_unique", "(-5,1)", "Find the coordinates of either of them."),
+        ("not_unique", "(2/3,2/3,1/3)", "Find a unit vector that is orthogonal to both."),
+        ("not_unique", "x^4-2x^2+9", r"Construct a polynomial $f(x)$ with $f(i + \sqrt{2}) = 0$."),
+        ("not_unique", "5,7", "Find another label."),
+        ("not_unique", r"\frac{1}{2}", "写出一个满足条件的分数。"),
         ("plus_minus", r"\pm 3", PLAIN),
         ("proof", r"\sqrt[3]{6}", "Prove that it holds."),
         ("prose", "Yes", PLAIN),
@@ -214,6 +236,9 @@ def test_what_spells_no_integer(answer: str) -> None:
         ("unsupported", r"7 \text{ p.m.}", PLAIN),
         ("variables", "a + b", PLAIN),
         ("variables", r"b \cdot b", "The vector $b$."),
+        ("variables", "20 N", "A force of 10 N acts."),
+        ("variables", "50m", r"It is $200\text{ m}$ long."),
+        ("variables", "3j", r"Let $\hat{j}$ be a unit vector."),
         ("variables", r"\frac{1}{x}", "In terms of $x$."),
     ],
 )
@@ -270,10 +295,16 @@ def test_a_comma_separates_thousands_where_a_single_number_is_asked_for() -> Non
         (r"1{,}900", 1900, True),
         ("on day 019", 19, True),
         ("Twelve men", 12, True),
+        ("nineteen men", 19, True),
+        ("Seventy-five men", 75, True),
+        ("seventy-five men", 70, False),
+        ("二十七个苹果", 27, True),
+        ("十二个苹果", 12, True),
         ("often", 10, False),
         ("３ apples", 3, True),
         ("七个苹果", 7, True),
         ("七十个苹果", 7, False),
+        ("七十个苹果", 70, True),
         ("9" * 5000, 19, False),
     ],
 )
@@ -292,7 +323,7 @@ def test_leaks_are_avoided_by_weights() -> None:
     assert rewrite("Of 25 in all.", r"25\%") == Refusal(reason="leaks")
     # 43 in base 5 stands in the text, so its value 4*5 + 3 is asked for
     result = done("43_5", "Not 43.")
-    assert (result.answer, "decimal integer" in added(result)) == ("23", True)
+    assert (result.answer, "decimal notation" in added(result)) == ("23", True)
 
 
 def test_an_integer_in_the_added_sentence_leaks_too() -> None:
@@ -441,7 +472,12 @@ def test_a_model_words_what_no_rule_covers() -> None:
     assert asked[0] != asked[1]
     pair = {"sentence": "It is $(k, m)$; $k+m$.", "form": "(k, m)", "parameters": {"k": 0, "m": 5}, "target": "k+m"}
     assert isinstance(llm("(0,5)", pair, pair), Rewrite)
-    log = {"sentence": r"It is $k\ln m$; $km$.", "form": r"k\ln m", "parameters": {"k": 3, "m": 2}, "target": "km"}
+    log = {
+        "sentence": r"It is $k\ln m$ with the smallest $m$; $km$.",
+        "form": r"k\ln m",
+        "parameters": {"k": 3, "m": 2},
+        "target": "km",
+    }
     assert isinstance(llm(r"3\ln 2", log, log), Rewrite)
 
 
@@ -468,6 +504,39 @@ def test_a_model_words_what_no_rule_covers() -> None:
 def test_a_model_is_not_believed(change: dict[str, object], reason: str) -> None:
     """Wrong values, leaks and broken rules."""
     assert llm(r"5\sqrt[3]{4}", {**GOOD, **change}, {**GOOD, **change}) == Refusal(reason=reason)
+
+
+@pytest.mark.parametrize(
+    ("answer", "form", "target", "values", "conditions", "reason"),
+    [
+        (r"3\ln 2", r"k\ln m", "k+m", [3, 2], "", "not_unique"),  # ln 8
+        (r"3\ln 2", r"k\ln m", "k+m", [3, 2], "m no perfect power", ""),
+        (r"5\sqrt[3]{4}", r"k\sqrt[3]{m}", "k+m", [5, 4], "positive integers", "not_unique"),  # 500^(1/3)
+        (r"\sqrt[3]{2}", r"\sqrt[k]{m}", "k+m", [3, 2], "positive integers", "not_unique"),  # 4^(1/6)
+        (r"\frac{5}{7}e", r"\frac{ke}{m}", "k+m", [5, 7], "integers", "not_unique"),
+        (r"\frac{5}{7}e", r"\frac{ke}{m}", "k+m", [5, 7], "coprime positive integers", ""),
+        (r"\frac{5}{7}e", r"\frac{(k+n)e}{m}", "k+m+2n", [3, 7, 2], "coprime positive integers", "not_unique"),
+        (r"\sqrt2+\sqrt3+\sqrt5", r"\sqrt{k}+\sqrt{m}+\sqrt{n}", "k+m+n", [2, 3, 5], "integers", ""),  # in any order
+        ("7e", "ke", "k+1000", [7], "k=7", "leaks"),
+        ("7e", "ke", "2k", [7], "for 7e", "leaks"),
+        ("7e", "ke", "k", [7], "2k", "llm_bad_reply"),
+    ],
+)
+def test_a_models_form_must_be_unique(
+    answer: str, form: str, target: str, values: list[int], conditions: str, reason: str
+) -> None:
+    """Other values that the sentence does not exclude, and sentences that tell too much or something else."""
+    shown = f"${target}$" if reason != "llm_bad_reply" else f"$2{target}$"
+    parameters = dict(zip("kmn", values, strict=False))
+    sentence = f"It is ${form}$, {conditions}; give {shown}."
+    reply = {"sentence": sentence, "form": form, "parameters": parameters, "target": target}
+    result = llm(answer, reply, reply)
+    assert (result.reason if isinstance(result, Refusal) else "") == reason
+
+
+def test_a_model_takes_no_letter_of_the_problem() -> None:
+    """`k` would mean two things."""
+    assert llm(r"5\sqrt[3]{4}", GOOD, GOOD, problem="For $k$.") == Refusal(reason="llm_bad_reply")
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ REASONS: dict[str, str] = {
     "lossy": "the answer is approximate, or every integer to ask for would lose what it says",
     "multiple_parts": "the problem has several parts, or the answer several tuples",
     "no_letters": "the problem uses so many letters that none are left to name the parameters",
+    "not_unique": "the problem accepts any of several answers, or a model's form has several readings",
     "plus_minus": "the answer has a plus-minus sign",
     "proof": "the problem asks for a proof",
     "prose": "the answer is words",

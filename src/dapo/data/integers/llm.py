@@ -2,8 +2,9 @@
 
 The model gives a sentence, a form with letters, the letters' values and what to ask for. The form with
 the values in place must equal the answer, and the model must give the same values again when it is
-shown another spelling of the answer. That the form has no other values is the model's word alone,
-which is why rules come first.
+shown another spelling of the answer. Other values for the letters are looked for, and what is found must
+be excluded by a condition that the sentence names; that there are none is the model's word alone, which is
+why rules come first.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ import sympy
 
 from .bounded import LatexError
 from .check import is_zero
-from .evidence import is_chinese, objection, stands_in
+from .evidence import is_chinese, objection, stands_in, used_letters
 from .exact import exact, rational
 from .forms import LIMIT, Refused
 from .latex import MAX_LENGTH, parse
 from .rewrite import METHOD, Refusal, Rewrite
+from .rivals import has_rival
 from .surface import cleaned, split
 
 LLM_MAY_TRY = frozenset({"unsupported", "ambiguous_pair", "variables", "leaks"})
@@ -90,8 +92,9 @@ def llm_rewrite(problem: str, answer: str, ask: Callable[[str], str], language: 
         tongue = "Chinese" if is_chinese(problem, language) else "English"
         first, value = _asked(problem, cleaned(answer), values, ask, tongue)
         second, again = _asked(problem, spelling, values, ask, tongue)
-        if (first.parameters, value) != (second.parameters, again):
+        if (first.parameters, first.form, value) != (second.parameters, second.form, again):
             raise Refused("unproven")
+        _refuse_sentence(first, problem, cleaned(answer))
         prompt = f"{problem}\n\n{first.sentence}"
         _refuse_result(value, prompt)
     except (Refused, LatexError) as refused:
@@ -177,6 +180,25 @@ def target_of(reply: Reply) -> int:
     if value is None or value.denominator != 1 or any(part.is_Rational and part.q != 1 for part in _tree(expression)):
         raise Refused("llm_bad_reply")
     return int(Fraction(value))
+
+
+def _refuse_sentence(reply: Reply, problem: str, answer: str) -> None:
+    """The text must hold the form and the target whole, give nothing away, and leave no other values.
+
+    Raises:
+        Refused: `llm_bad_reply`, `leaks` or `not_unique`.
+    """
+    for part in (reply.form, reply.target):  # `k+m` inside of `k+m+n` or `2k+m` is something else
+        if not re.search(rf"(?<![\w+*^/-]){re.escape(part)}(?![\w+*^/-])", reply.sentence):
+            raise Refused("llm_bad_reply")
+    if not used_letters(f"{problem} ${answer}$").isdisjoint(reply.parameters):
+        raise Refused("llm_bad_reply")
+    plain = re.sub(r"[\s$]", "", reply.sentence)
+    given = any(re.search(rf"(?<![A-Za-z]){letter}=-?\d", plain) for letter in reply.parameters)
+    if given or (len(answer) > 1 and re.sub(r"\s", "", answer) in plain):
+        raise Refused("leaks")
+    if has_rival(_parts(reply.form), reply.target, reply.parameters, reply.sentence):
+        raise Refused("not_unique")
 
 
 def _tree(expression: sympy.Expr) -> list[sympy.Expr]:

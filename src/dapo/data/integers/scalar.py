@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import sympy
 
 from .bounded import expansion_size
-from .evidence import used_letters
+from .evidence import asks_to_factor, is_estimate, is_unit, is_vector, over_finite_field, used_letters
 from .exact import evaluate
 from .forms import Form, Letters, Refused, Target
 from .latex import parse
@@ -44,6 +44,8 @@ def scaled_form(text: str, letters: Sequence[str], family: str, unit: str, probl
     """
     places = len(text.partition(".")[2])
     _refuse_other_rounding(places, problem)
+    if places and is_estimate(problem) and not _ROUNDING.search(problem):
+        raise Refused("lossy")
     letter = Letters(letters).take()
     value = parse(text)
     whole = int(value * 10**places)
@@ -100,6 +102,10 @@ def polynomial_form(value: sympy.Expr, letters: Sequence[str], problem: str) -> 
         or not _stands_for_a_variable(value, str(variable), problem)
     ):
         raise Refused("variables")
+    if asks_to_factor(problem):  # the value of what is given is that of the answer
+        raise Refused("lossy")
+    if over_finite_field(str(variable), problem):
+        raise Refused("ambiguous")
     coefficients = sympy.Poly(sympy.expand(value), variable).all_coeffs()
     if len(coefficients) < 2 or not all(part.is_Rational for part in coefficients):
         raise Refused("variables")
@@ -129,7 +135,12 @@ def polynomial_form(value: sympy.Expr, letters: Sequence[str], problem: str) -> 
 
 
 def _stands_for_a_variable(value: sympy.Expr, name: str, problem: str) -> bool:
-    """Whether the problem uses the letter; a capital's bare power may be a sphere `S^2` or a group `Z^3`."""
+    """Whether the problem uses the letter; a capital's bare power may be a sphere `S^2` or a group `Z^3`.
+
+    `20 N` is no polynomial where the problem has newtons, nor `3j` where j is a unit vector.
+    """
+    if is_vector(name, problem) or (sympy.Poly(value, sympy.Symbol(name)).is_monomial and is_unit(name, problem)):
+        return False
     if name.isupper() and (value.is_Symbol or value.is_Pow):
         return False
     return bool(re.search(rf"(?<![A-Za-z\\]){re.escape(name)}(?![A-Za-z])", problem)) or (name in used_letters(problem))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import sympy
 
 from .bounded import LatexError
-from .evidence import list_or_number, pair_or_interval, uses_i_as_index
+from .evidence import is_given, list_or_number, pair_or_interval, up_to_units, uses_i_as_index
 from .exact import exact, rational
 from .forms import Form, Refused
 from .latex import MAX_LENGTH, parse, words
@@ -46,6 +46,7 @@ _RELATION = re.compile(
     r"|leqslant|geqslant|sim|cong|iff|implies)(?![A-Za-z])"
 )
 _LOSSY = re.compile(r"\\approx|≈|approx|\\[lcd]?dots|\.\.\.|…|\babout\b|\broughly\b")
+_POINT = re.compile(r"\.\d")
 _MATRIX = re.compile(r"\\begin\{([pbv]?matrix)\}(.*)\\end\{\1\}", re.S)
 _DOT_PRODUCT = re.compile(r"[A-Za-z}]\s*\\(?:cdot|times)\s*[A-Za-z\\]")
 _SEPARATORS = re.compile(r",?\s*(?:\\(?:text|mbox|textrm|mathrm)\s*\{\s*,?\s*(?:and|or)\s*\}|\b(?:and|or)\b)\s*")
@@ -120,6 +121,18 @@ def classify(answer: str, problem: str, letters: Sequence[str]) -> Form:
     if not text:
         raise Refused("empty")
     _refuse_on_sight(text)
+    form = _classified(text, problem, letters)
+    if _POINT.search(text) and form.family not in ("decimal", "percent", "unit"):
+        raise Refused("lossy")  # 0.33 inside of a form may be rounded, and no sentence says to how many places
+    if form.family in ("complex", "polynomial") and up_to_units(problem):
+        raise Refused("not_unique")
+    if form.family not in ("polynomial", "base") and is_given(text, problem):
+        raise Refused("leaks")
+    return form
+
+
+def _classified(text: str, problem: str, letters: Sequence[str]) -> Form:
+    """The form by the first shape that fits."""
     base = _BASE.fullmatch(text)
     if base:
         word = base[2] or base[3]

@@ -94,7 +94,10 @@ def _scaled_english(form: Form) -> str:
     bare = {"": "", "percent": ", without the percent sign", "degrees": ", without the degree sign"}
     without = bare.get(form.unit, ", without the unit")
     if not form.places:
-        return f"Express the answer to the problem above{unit} and give only that number, which is an integer{without}."
+        return (
+            f"Express the answer to the problem above{unit} and give only that number, rounded to an integer if it "
+            f"is not one{without}."
+        )
     digits = f"{form.places} decimal place{'s' if form.places > 1 else ''}"
     return (
         f"Express the answer to the problem above{unit or ' as a decimal number'}, round it to {digits} and multiply "
@@ -104,22 +107,25 @@ def _scaled_english(form: Form) -> str:
 
 def _scaled_chinese(form: Form) -> str:
     """The same in Chinese."""
-    unit = {"": "", "percent": "用百分数表示，", "degrees": "以度为单位，", "dollars": "以美元为单位，"}.get(
-        form.unit, f"以 {form.unit} 为单位，"
+    unit = {"": "", "percent": "用百分数表示", "degrees": "以度为单位表示", "dollars": "以美元为单位表示"}.get(
+        form.unit, f"以 {form.unit} 为单位表示"
     )
-    without = "百分号" if form.unit == "percent" else "单位"
+    without = f"，不要写{'百分号' if form.unit == 'percent' else '单位'}" if form.unit else ""
     if not form.places:
-        return f"上述问题的答案{unit}请只给出其中的数（整数），不要写{without}。"
-    scale = f"把上述问题的答案{unit}四舍五入到小数点后 {form.places} 位，再乘以 {10**form.places}"
-    tail = f"，不要写{without}" if form.unit else ""
-    return f"{scale}，请只给出所得的整数{tail}。"
+        return f"请把上述问题的答案{unit}，只给出其中的数（若不是整数，则四舍五入到整数）{without}。"
+    rounding = f"四舍五入到小数点后 {form.places} 位，再乘以 {10**form.places}"
+    return f"请把上述问题的答案{unit or '写成小数'}，{rounding}，只给出所得的整数{without}。"
 
 
 def _polynomial(form: Form, target: Target, chinese: bool) -> str:
     """Of polynomials: their value at a small integer, or the sum of the coefficients."""
     name = form.template
     if chinese:
-        asked = "请给出它展开后所有系数之和" if target.kind == "coefficients" else f"请给出整数 ${target.text}$ 的值"
+        asked = (
+            "请给出它展开后所有系数（包括常数项）之和"
+            if target.kind == "coefficients"
+            else f"请给出整数 ${target.text}$ 的值"
+        )
         return f"上述问题的答案是关于 ${form.variable}$ 的多项式 ${name}$。请不要给出该多项式本身，{asked}。"
     asked = (
         "the sum of the coefficients of the expanded polynomial, the constant term included"
@@ -136,8 +142,8 @@ def _base(form: Form, target: Target, chinese: bool) -> str:
     """Of numerals: their digits, or their value."""
     if target.kind == "ten":
         if chinese:
-            return "请把上述问题的答案写成通常的十进制整数。"
-        return "Give the answer to the problem above as an ordinary decimal integer."
+            return "请把上述问题的答案换算成十进制，并给出所得的整数。"
+        return "Convert the answer to the problem above to decimal notation and give the resulting integer."
     if chinese:
         return f"请把上述问题的答案写成 {form.base} 进制，并只给出它的各位数字（不写进制），如同一般的整数。"
     return (
