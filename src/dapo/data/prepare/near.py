@@ -69,10 +69,11 @@ def groups_within(keys: Keys) -> Iterator[NDArray[np.int64]]:
     for band in range(keys.shape[1]):
         order = np.argsort(keys[:, band], kind="stable")
         ordered = keys[order, band]
-        edges = np.flatnonzero(np.diff(ordered)) + 1
-        for group in np.split(order, edges):
-            if len(group) > 1:
-                yield group
+        same = np.concatenate(([False], ordered[1:] == ordered[:-1], [False]))
+        starts = np.flatnonzero(~same[:-1] & same[1:])
+        ends = np.flatnonzero(same[:-1] & ~same[1:]) + 1
+        for start, end in zip(starts, ends, strict=True):
+            yield order[start:end]
 
 
 def pairs_between(keys: Keys, known: Keys) -> list[tuple[int, int]]:

@@ -29,21 +29,25 @@ def keyed(spool: Spool, keys: Sequence[near.Keys], found: Found) -> Keyed:
 
 def near_duplicates(options: Options, tools: Tools, found: Found, spool: Spool, batches: Keyed) -> None:
     """Drops what has the numbers, signs and answer of an earlier row in nearly its words; lists other answers."""
-    numbers, keys = [], []
+    numbers = np.zeros(len(spool), np.int64)
+    keys = np.zeros((len(spool), near.BANDS), np.uint64)  # once: at 8 bytes a band it is what fills the memory
+    count = 0
     for batch, own in batches:
-        numbers += [row.number for row in batch]
-        keys.append(near.with_figures(own, [row.problem for row in batch]))
+        part = slice(count, count + len(batch))
+        numbers[part] = [row.number for row in batch]
+        keys[part] = near.with_figures(own, [row.problem for row in batch])
+        count += len(batch)
     there: dict[int, Row] = {}
 
     def texts(wanted: set[int]) -> dict[int, str]:
-        there.update(spool.some({numbers[index] for index in wanted}))
-        return {index: there[numbers[index]].problem for index in wanted}
+        there.update(spool.some({int(numbers[index]) for index in wanted}))
+        return {index: there[int(numbers[index])].problem for index in wanted}
 
     found.dropped["near_duplicates"] = Counter()
-    for index, alike in near.matches(np.concatenate(keys), texts, options.similarity) if keys else ():
-        row, others = there[numbers[index]], []
+    for index, alike in near.matches(keys[:count], texts, options.similarity):
+        row, others = there[int(numbers[index])], []
         for other, share in alike:
-            first = there[numbers[other]]
+            first = there[int(numbers[other])]
             if first.number in found.gone:
                 continue
             pair = {"row": row.where, "like": first.where, "similarity": round(share, 4)}

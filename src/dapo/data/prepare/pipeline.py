@@ -46,8 +46,7 @@ def prepare(options: Options, tools: Tools, out: Path, rejects: Path | None = No
         sources = [open_source(name, options.licences.get(name)) for name in options.sources]
         found.tested, found.tested_about = read_tested(options.against, options.data_dir)
         spool = Spool(folder / "spool")
-        distinct = _read(sources, options, tools, found, spool, dropped_rows)
-        _conflicts(distinct, options, found, spool)
+        _conflicts(_read(sources, options, tools, found, spool, dropped_rows), options, found, spool)
         keys = keys_of(spool) if options.near_duplicates or options.against else []
         if options.near_duplicates:
             near_duplicates(options, tools, found, spool, keyed(spool, keys, found))

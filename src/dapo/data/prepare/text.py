@@ -58,7 +58,9 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 def _plain(text: str) -> str:
     """Typesetting taken off; blanks and pauses still there."""
-    text = _RAISED.sub(lambda m: ("^" if m[0][0] in "⁰¹²³⁴⁵⁶⁷⁸⁹" else "_") + f"{{{m[0]}}}", text.translate(_SIGNS))
+    text = _RAISED.sub(
+        lambda m: ("^" if m[0][0] in "⁰¹²³⁴⁵⁶⁷⁸⁹" else "_") + f"{{{m[0]}}}", text.strip().translate(_SIGNS)
+    )
     text = _HEADING.sub(" ", unicodedata.normalize("NFKC", text).translate(_SIGNS))
     text = _PRIME.sub("'", _QUOTED.sub(lambda match: f" {match[1] or match[2] or ''} ", text))
     text = _THOUSANDS.sub(lambda match: re.sub(r"\D", "", match[0]), text)
