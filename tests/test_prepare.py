@@ -353,7 +353,7 @@ def test_integer_answers_keep_the_original(tmp_path: Path) -> None:
     assert json.loads(first["integer_proof"]) == {"m": 1, "n": 2}
     assert made.card["integer_answers"] == {
         "share_before": 0.3333, "share_after": 0.6667, "mode": "rewrite", "rewritten": {"fraction": 1},
-        "refused": {"interval": 1},
+        "refused": {"interval": 1}, "ratings_taken_off": 0,
     }  # fmt: skip
     assert pq.read_table(tmp_path / "out" / "originals.parquet").to_pylist() == [
         {"problem": "Problem a?", "answer": "1/2"}
@@ -364,6 +364,63 @@ def test_integer_answers_keep_the_original(tmp_path: Path) -> None:
     off, _ = prepared(tmp_path / "off", file)
     assert [row["answer"] for row in off] == ["1/2", "025", "(0,1)"]
     assert not (tmp_path / "off" / "originals.parquet").exists()
+
+
+BEFORE = {"problem": "Problem a?", "answer": "1/2"}
+
+
+@pytest.mark.parametrize("raw_first", [False, True])
+@pytest.mark.parametrize("mode", ["off", "rewrite"])
+def test_a_rewritten_problem_and_the_raw_one_are_one(tmp_path: Path, mode: str, raw_first: bool) -> None:
+    """A set with integer answers beside its source: nothing twice, no conflict between 1/2 and the 3 made of it."""
+    raw, same = jsonl(tmp_path / "a.jsonl", [BEFORE]), tools(rewrite=rewriting)
+    prepared(tmp_path / "set", raw, integers="rewrite", tools=same)
+    sources = [str(tmp_path / "set"), raw]
+    both, made = prepared(tmp_path / "out", *sources[:: -1 if raw_first else 1], integers=mode, tools=same)
+    assert [row["answer"] for row in both] == ["1/2" if (mode, raw_first) == ("off", True) else "3"]
+    assert (steps(made)["exact_duplicates"], made.card["conflicts"]) == ({"exact_duplicate": 1}, [])
+    copy = {"problem": "Problem a? Give m + n.", "answer": "3"}
+    once, _ = prepared(tmp_path / "copy", sources[0], jsonl(tmp_path / "c.jsonl", [copy]), tools=same)
+    assert [row["answer"] for row in once] == ["3"]
+    other = jsonl(tmp_path / "b.jsonl", [{"problem": "Problem a?", "answer": "1/5"}, {"problem": "b?", "answer": "1"}])
+    left, made = prepared(tmp_path / "conflict", sources[0], other, tools=same)
+    assert [row["problem"] for row in left] == ["b?"]
+    assert made.card["conflicts"][0]["answers"] == ["1/2", "1/5"]
+
+
+@pytest.mark.parametrize("tested", ["Problem a?", "Problem a? Give m + n."])
+def test_a_rewritten_problem_is_found_by_the_one_before(tmp_path: Path, tested: str) -> None:
+    """Either text in an evaluation set takes the row out, once."""
+    rows = [BEFORE, {"problem": "Something else?", "answer": "1"}]
+    prepared(tmp_path / "set", jsonl(tmp_path / "a.jsonl", rows), integers="rewrite", tools=tools(rewrite=rewriting))
+    against = jsonl(tmp_path / "t.jsonl", [{"problem": tested}])
+    left, made = prepared(tmp_path / "out", str(tmp_path / "set"), against=(against,))
+    assert [row["problem"] for row in left] == ["Something else?"]
+    assert len(made.card["decontamination"]["hits"]) == 1
+
+
+def test_a_rewritten_problem_loses_its_pass_rate(tmp_path: Path) -> None:
+    """It was the rate of the problem before; rows that stay as they were keep theirs, and so does a second pass."""
+    rates = {"pass_rate": 0.5, "pass_right": 2, "pass_responses": 4}
+    rows = [BEFORE | rates, {"problem": "Problem b?", "answer": "3"} | rates]
+    same = tools(rewrite=rewriting)
+    kept, made = prepared(tmp_path / "a", jsonl(tmp_path / "a.jsonl", rows), integers="rewrite", tools=same)
+    assert [[row[name] for name in rates] for row in kept] == [[None] * 3, [0.5, 2, 4]]
+    assert made.card["integer_answers"]["ratings_taken_off"] == 1
+    again, _ = prepared(tmp_path / "b", str(tmp_path / "a"), integers="rewrite", tools=same)
+    assert again == kept
+
+
+def test_a_prepared_set_hands_on_its_licences(tmp_path: Path) -> None:
+    """Those of its sources, each once, where all are known; what the user says goes first."""
+    names = [jsonl(tmp_path / f"{n}.jsonl", [{"problem": f"Problem {n}?", "answer": "1"}]) for n in "abc"]
+    known = {names[0]: "MIT", names[1]: "MIT", names[2]: "CC0"}
+    prepared(tmp_path / "x", *names, licences=known)
+    prepared(tmp_path / "y", *names, licences={names[0]: "MIT"})
+    found = [prepared(tmp_path / f"{n}2", str(tmp_path / n))[1].card["sources"][0]["licence"] for n in "xy"]
+    assert found == ["MIT, CC0", None]
+    own = {str(tmp_path / "x"): "mine"}
+    assert prepared(tmp_path / "z", str(tmp_path / "x"), licences=own)[1].card["sources"][0]["licence"] == "mine"
 
 
 # --- what is written ------------------------------------------------------------------------------

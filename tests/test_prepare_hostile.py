@@ -311,6 +311,29 @@ def test_a_place_of_the_rejects_that_does_not_do(tmp_path: Path, place: str) -> 
     assert (tmp_path / "pipe").is_fifo()
 
 
+@pytest.mark.parametrize("name", ["train.parquet", "card.json", "originals.parquet", "spool", "../out/card.json"])
+@pytest.mark.parametrize("folder", ["out", "source"])
+def test_the_rejects_take_no_file_of_a_prepared_set(tmp_path: Path, folder: str, name: str) -> None:
+    """Neither of the set that is made nor of one that is read, however the path is spelled."""
+    rows = write_rows(tmp_path / "a.jsonl", [GOOD, GOOD])
+    assert quiet_dapo("data", "prepare", rows, "-o", tmp_path / "source")[0] == 0
+    before = {path: path.read_bytes() for path in (tmp_path / "source").iterdir()}
+    name = name.replace("/out/", f"/{folder}/")
+    said = refused(tmp_path / "source", "-o", tmp_path / "out", "--rejects", f"{tmp_path}/{folder}/{name}")
+    assert "give another name" in said
+    assert {path: path.read_bytes() for path in (tmp_path / "source").iterdir()} == before
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_rejects_take_no_named_set(tmp_path: Path) -> None:
+    """A named set's file in --data-dir is read, too."""
+    rows = write_rows(tmp_path / "a.jsonl", [GOOD, GOOD])
+    tested = write_rows(tmp_path / "gsm8k.jsonl", [{"question": "What is 3 plus 4?", "answer": "#### 7"}])
+    words = ("--against", "gsm8k", "--data-dir", tmp_path, "--rejects", tested)
+    assert "this file is read" in refused(rows, "-o", tmp_path / "out", *words)
+    assert "plus 4" in tested.read_text()
+
+
 def test_a_failure_leaves_no_new_parents(tmp_path: Path) -> None:
     """Folders that were made for OUT and rejects go with them."""
     (tmp_path / "bad.jsonl").write_bytes(b"{")

@@ -157,6 +157,35 @@ def test_mistakes_with_ratings(server: str, folder: Path) -> None:
     assert not Path("x").exists()
 
 
+def test_a_rate_belongs_to_problem_and_answer(server: str, folder: Path) -> None:
+    """Samples graded against another gold say nothing; what is left without a rate is told of."""
+    ok("data", "rate", folder, "small", "-o", "rated", *asked(server))
+    rows = [{"problem": f"What is 10 plus {n}?", "answer": str(10 + n + (n == 2))} for n in range(1, 4)]
+    Path("mended.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    ok("data", "prepare", "mended.jsonl", "-o", "mended", "--near-duplicates", "keep")
+    out = ok("data", "rate", "mended", "rated.samples", "-o", "again")
+    assert [row["pass_rate"] for row in pq.read_table("again/train.parquet").to_pylist()] == [0.25, None, 0.75]
+    assert "1 problems are not among those sampled, with the same answer" in out
+
+
+@pytest.mark.parametrize("words", [("--k", "16"), ("--temperature", "1"), ("eval.k=3",), ("--endpoint", "http://x")])
+def test_samples_that_are_there_take_no_options(server: str, folder: Path, words: tuple[str, ...]) -> None:
+    """How to sample is no question where there are samples; silence would say that it was heard."""
+    ok("data", "rate", folder, "small", "-o", "rated", *asked(server))
+    said = refused("data", "rate", folder, "rated.samples", "-o", "x", *words)
+    assert f"so {words[0]} says nothing to it" in said
+
+
+@pytest.mark.parametrize("name", ["math500", "holdout", ".", "math500/"])
+def test_a_folder_of_any_name_is_rated(server: str, folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the folder that is sampled, not the named set."""
+    folder.rename(name.rstrip("/") if name != "." else "set")
+    monkeypatch.chdir(folder if name == "." else ".")
+    ok("data", "rate", name, "small", "-o", folder.parent / "rated", *asked(server))
+    rows = pq.read_table(folder.parent / "rated" / "train.parquet").to_pylist()
+    assert [row["pass_rate"] for row in rows] == [0.0, 0.25, 0.5, 0.75, 1.0, 0.0]
+
+
 def test_exact_intervals() -> None:
     """Clopper and Pearson's closed form at the ends: 1 - 0.025^(1/n)."""
     assert exact_interval(0, 16) == (0.0, pytest.approx(1 - 0.025 ** (1 / 16)))
@@ -176,3 +205,6 @@ def test_inspect_shows_card_samples_and_lengths(folder: Path) -> None:
     table.write_bytes(table.read_bytes()[:-1] + b"X")
     assert "not the table that card.json is about" in refused("data", "inspect", folder)
     assert "no such file" in refused("data", "inspect", "nowhere.csv")
+    Path("odd.csv").write_text("task,gold\nWhat is 1 plus 1?,2\n")
+    assert "name it with --prompt-column" in refused("data", "inspect", "odd.csv")
+    assert "Answer: 2" in ok("data", "inspect", "odd.csv", "--prompt-column", "task", "--answer-column", "gold")

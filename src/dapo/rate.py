@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from dapo.data.prepare.rating import Rates, check_folder, pairs, write_rated
+from dapo.data.prepare.rating import Asked, Rates, check_folder, pairs, write_rated
 from dapo.data.tables import ORIGINALS, TABLE
 from dapo.difficulty import BANDS, Forecast, PromptRecord, Rating, forecast
 from dapo.errors import DataError, UserError
@@ -26,11 +27,14 @@ RECORDED = ("model", "sampling", "template", "system", "reward")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rated:
-    """A rated set. rows: rated of its rows. mean: pass rate over them. rewrite: integer answers against the
-    problems before, None where none were sampled. seen: the forecast at G responses a draw.
+    """A rated set.
+
+    rows: rated of its rows; unrated: the others. mean: pass rate over those rated. rewrite: integer answers
+    against the problems before, None where none were sampled. seen: the forecast at G responses a draw.
     """
 
     rows: int
+    unrated: int
     mean: float
     samples: int
     seen: Forecast
@@ -45,6 +49,10 @@ def sets_to_sample(folder: str) -> str:
         DataError: no prepared folder.
     """
     check_folder(Path(folder))
+    if Path(folder).name in ("", ".."):
+        folder = os.path.abspath(folder)
+    if "/" not in folder:  # it may be called as a named set is
+        folder = f"./{folder}"
     if "," in folder:
         raise DataError(f"{folder}: a path with a comma can't be named in --data; rename it")
     originals = Path(folder) / ORIGINALS
@@ -67,8 +75,8 @@ def rate(folder: Path, samples: EvaluationDirectory, out: Path, *, size: int, ov
     check_folder(folder)
     settings = samples.settings()
     results = _results(samples, settings)
-    rates: Rates = {text: (result.right, result.samples) for text, result in results.items()}
-    before_after = [(results[b], results[a]) for b, a in pairs(folder).items() if b in results and a in results]
+    rates: Rates = {asked: (result.right, result.samples) for asked, result in results.items()}
+    before_after = [(results[b], results[a]) for b, a in pairs(folder) if b in results and a in results]
     rewrite = None
     if before_after:
         rewrite = paired(
@@ -79,8 +87,8 @@ def rate(folder: Path, samples: EvaluationDirectory, out: Path, *, size: int, ov
     return _rated(out, rows, results, size, rewrite)
 
 
-def _results(samples: EvaluationDirectory, settings: Mapping[str, Any]) -> dict[str, Result]:
-    """Results of all sets by problem."""
+def _results(samples: EvaluationDirectory, settings: Mapping[str, Any]) -> dict[Asked, Result]:
+    """Results of all sets by problem and gold answer: one problem with another gold is graded otherwise."""
     rows: list[Row] = []
     for name, about in settings["sets"].items():
         found = samples.rows(name)
@@ -90,7 +98,11 @@ def _results(samples: EvaluationDirectory, settings: Mapping[str, Any]) -> dict[
                 f"dapo eval --resume {samples.path}"
             )
         rows += [row for own in found.values() for row in own]
-    results = {result.question: result for figures in figures_of_rows(rows).sets for result in figures.results}
+    results = {
+        (result.question, result.answer or ""): result
+        for figures in figures_of_rows(rows).sets
+        for result in figures.results
+    }
     if not all(result.graded for result in results.values()):
         raise UserError(f"{samples.path}: its scores don't say right or wrong, so there is no pass rate")
     return results
@@ -103,13 +115,14 @@ def _about(settings: Mapping[str, Any], rewrite: Paired | None) -> dict[str, Any
     return {**about, "interval": "95%, Clopper and Pearson"}
 
 
-def _rated(out: Path, rows: int, results: Mapping[str, Result], size: int, rewrite: Paired | None) -> Rated:
+def _rated(out: Path, rows: int, results: Mapping[Asked, Result], size: int, rewrite: Paired | None) -> Rated:
     own = _own(out, results)
     ratings = [
         Rating(result.mean, PromptRecord(draws=1, responses=result.samples, right=result.right)) for result in own
     ]
     return Rated(
         rows=rows,
+        unrated=pq.read_metadata(out / TABLE).num_rows - rows,
         mean=sum(result.mean for result in own) / len(own),
         samples=own[0].samples,
         seen=forecast([ratings], None, size=size, wanted=1),
@@ -118,9 +131,10 @@ def _rated(out: Path, rows: int, results: Mapping[str, Result], size: int, rewri
     )
 
 
-def _own(out: Path, results: Mapping[str, Result]) -> Sequence[Result]:
-    problems = pq.read_table(out / TABLE, columns=["problem"])["problem"].to_pylist()
-    return [results[problem] for problem in problems if problem in results]
+def _own(out: Path, results: Mapping[Asked, Result]) -> Sequence[Result]:
+    rows = pq.read_table(out / TABLE, columns=["problem", "answer"]).to_pylist()
+    asked = [(row["problem"], row["answer"]) for row in rows]
+    return [results[own] for own in asked if own in results]
 
 
 def lines(rated: Rated) -> list[str]:
@@ -129,6 +143,8 @@ def lines(rated: Rated) -> list[str]:
     found = [
         f"{rated.rows:,} problems rated with {rated.samples} responses each: mean pass rate {rated.mean:.1%}; {shares}"
     ]
+    if rated.unrated:
+        found.append(f"{rated.unrated:,} problems are not among those sampled, with the same answer: no pass rate")
     acceptance = f"at {rated.size} responses a draw, {rated.seen.acceptance:.1%} of draws would be informative"
     if math.isnan(rated.seen.acceptance):
         found.append(f"no forecast at {rated.size} responses a draw from {rated.samples} responses")

@@ -151,10 +151,12 @@ def _show(card: dict[str, Any], out: str) -> None:
 
 @data.command(context_settings=HELP)
 @click.argument("file", metavar="FILE")
+@click.option("--prompt-column", default="auto", metavar="NAME", help="Column of the problem [by name].")
+@click.option("--answer-column", default="auto", metavar="NAME", help="Column of the gold answer [by name].")
 @click.option("--samples", type=click.IntRange(0), default=3, help="Rows to show [3].")
 @click.option("--seed", type=click.IntRange(0), default=0, help="Which rows [0].")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def inspect(file: str, samples: int, seed: int, as_json: bool) -> None:
+def inspect(file: str, prompt_column: str, answer_column: str, samples: int, seed: int, as_json: bool) -> None:
     """Show what a data file holds: its card, samples, lengths.
 
     FILE is a prepared folder, or any source that dapo data prepare reads.
@@ -162,8 +164,9 @@ def inspect(file: str, samples: int, seed: int, as_json: bool) -> None:
     from dapo.cli.data_tables import card_notes, inspection_tables, sample_lines
     from dapo.cli.show import show_notes, show_tables
     from dapo.data.prepare.inspection import look
+    from dapo.data.prepare.reading import Columns
 
-    found = look(file, samples, seed)
+    found = look(file, samples, seed, Columns(prompt=prompt_column, answer=answer_column))
     if as_json:
         click.echo(json.dumps(found.summary(), ensure_ascii=False, default=str))
         return
@@ -207,6 +210,7 @@ def rate(ctx: click.Context, /, folder: str, model: str, words: tuple[str, ...],
     out = Path(given["output_dir"])
     sets = rating.sets_to_sample(folder)
     if EvaluationDirectory.is_one(Path(model)):
+        _nothing_else(ctx, model, words)
         samples = EvaluationDirectory.open(model)
     else:
         from dapo.data.prepare.place import check_place
@@ -222,3 +226,15 @@ def rate(ctx: click.Context, /, folder: str, model: str, words: tuple[str, ...],
     ):
         click.echo(printable(line))
     click.echo(printable(f"{out}: train.parquet, card.json; data.source={out} data.rating_column=pass_rate"), err=True)
+
+
+def _nothing_else(ctx: click.Context, model: str, words: tuple[str, ...]) -> None:
+    """Raises UserError for options of sampling beside samples that are there."""
+    own = ("folder", "model", "words", "output_dir", "overwrite", "responses_per_prompt")
+    given = [f"--{name.replace('_', '-')}" for name in ctx.params if name not in own and _was_given(ctx, name)]
+    if given or words:
+        raise UserError(f"{model} is an evaluation that is there already, so {(*given, *words)[0]} says nothing to it")
+
+
+def _was_given(ctx: click.Context, name: str) -> bool:
+    return ctx.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT

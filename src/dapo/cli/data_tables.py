@@ -38,6 +38,8 @@ def card_notes(card: Mapping[str, Any]) -> list[str]:
         rewritten = sum(integers["rewritten"].values())
         change = f", before rewriting {rewritten:,} of them {integers['share_before']:.1%}" if rewritten else ""
         notes.append(f"integer answers: {integers['share_after']:.1%}{change}")
+    if n := integers.get("ratings_taken_off"):
+        notes.append(f"{n:,} rewritten problems lost the pass rate of the problem before; rate them: dapo data rate")
     if integers["refused"]:
         most = Counter(integers["refused"]).most_common(5)
         notes.append("not rewritten, mostly: " + ", ".join(f"{reason} {n:,}" for reason, n in most))

@@ -14,8 +14,9 @@ class SourceConfig(Section):
     """One source of problems."""
 
     source: str
-    """A .jsonl, .json or .parquet file, reasoning-gym:TASK, or, for evaluation only, "holdout" or a
-    named set: aime24, aime25, amc23, math500, gsm8k, olympiad, minerva, livecodebench."""
+    """A .parquet, .jsonl, .json, .csv or .tsv file, a folder of dapo data prepare, reasoning-gym:TASK, or,
+    for evaluation only, "holdout" or a named set: aime24, aime25, amc23, math500, gsm8k, olympiad, minerva,
+    livecodebench."""
     name: NullableStr = None
     """Of eval.data: what the set is called in figures; "off": by its file or source."""
     weight: NullableFloat = None

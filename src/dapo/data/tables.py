@@ -152,7 +152,8 @@ def _parquet(path: Path) -> Numbered:
         raise no_file(path)
     number = 0
     try:
-        with pyarrow.parquet.ParquetFile(path) as file:
+        # In pieces: a row group read whole may be most of a big file.
+        with pyarrow.parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
             for batch in file.iter_batches(batch_size=1024):
                 for row in batch.to_pylist():
                     number += 1

@@ -32,6 +32,7 @@ class Distinct:
         self._same_answers = same_answers
         self._exact: dict[int, int] = {}
         self._normalised: dict[int, int] = {}
+        self._rewritten = 0  # texts that stand for the one before them
         self._answers: list[str] = []
         self._own: dict[int, str] = {}  # the first answer of a text, where it is not its problem's first
         self._compared: dict[tuple[str, str], bool] = {}
@@ -44,10 +45,27 @@ class Distinct:
     @property
     def texts(self) -> int:
         """Distinct texts, letter by letter."""
-        return len(self._exact)
+        return len(self._exact) - self._rewritten
 
-    def add(self, problem: str, answer: str) -> Repeat | None:
-        """None for a new problem, which gets the next number."""
+    def add(self, problem: str, answer: str, before: tuple[str, str] | None = None) -> Repeat | None:
+        """None for a new problem, which gets the next number.
+
+        Args:
+            problem: the text.
+            answer: its gold.
+            before: problem and answer that were rewritten into these, where that was done earlier; the row then
+                stands for them, so that it and the raw problem are one.
+        """
+        own = key(problem)
+        if before is None or own in self._exact:
+            return self._add(problem, answer)
+        repeat = self._add(*before)
+        self._exact[own] = len(self._answers) - 1 if repeat is None else repeat.first
+        self._own[own] = answer
+        self._rewritten += 1
+        return repeat
+
+    def _add(self, problem: str, answer: str) -> Repeat | None:
         exact = key(problem)
         first = self._exact.get(exact)
         kind = EXACT
@@ -59,9 +77,10 @@ class Distinct:
             if first == number:
                 self._answers.append(answer)
                 return None
-        elif not self._same(self._own.get(exact, self._answers[first]), answer):
+        known = self._own.get(exact, self._answers[first])
+        other = not self._same(known, answer)
+        if other and kind == EXACT:
             self.exact_conflicts.add(first)
-        other = not self._same(self._answers[first], answer)
         if other:
             self.conflicts.setdefault(first, {self._answers[first]}).add(answer)
             if kind == NORMALISED:

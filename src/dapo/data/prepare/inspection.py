@@ -49,20 +49,21 @@ class Inspection:
         }
 
 
-def look(name: str, samples: int = 3, seed: int = 0) -> Inspection:
+def look(name: str, samples: int = 3, seed: int = 0, columns: Columns | None = None) -> Inspection:
     """Reads a source once.
 
     Args:
         name: what `reading.open_source` takes.
         samples: rows to show, chosen by the seed.
         seed: of the choice.
+        columns: which to read; None: by name.
 
     Raises:
         DataError: it can't be read, or is a prepared folder whose table is not the one of its card.
     """
-    source = open_source(name)
+    source, columns = open_source(name), columns or Columns()
     found = Inspection(name, read_card(Path(name)) if source.about["kind"] == "prepared" else None)
-    for raw in rows(source, Columns(), answers=False):
+    for raw in rows(source, columns, answers=False):
         found.rows += 1
         found.columns.update(raw.columns.keys())
         found.sources[raw.source] += 1
@@ -72,7 +73,7 @@ def look(name: str, samples: int = 3, seed: int = 0) -> Inspection:
         found.languages[language(raw.problem)] += 1
         found.lengths.add([len(words(raw.problem))])
     chosen = set(permutation(seed, Purpose.DATA_ORDER, found.rows)[:samples].tolist()) if found.rows else set()
-    for index, raw in enumerate(rows(source, Columns())):
+    for index, raw in enumerate(rows(source, columns)):
         answer = as_text(raw.answer)
         found.answer_types["none" if not answer else answer_type(answer)] += 1
         if index in chosen:

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from dapo.data.prepare.text import figures, key, shingles
 
 BANDS, ROWS = 21, 6
-CROWD = 64  # in a crowd that shares a band, a text is measured against the first and the last so many before it
+CROWD = 32  # in a crowd that shares a band, a text is measured against the first and the last so many before it
+MOST = 128  # and against at most so many in all: then the first ones, of which later ones are mostly repeats
 SEED = 1  # of the signatures' hash functions
 
 Keys = NDArray[np.uint64]  # [texts, BANDS]
@@ -107,12 +108,14 @@ def matches(
         members = group.tolist()
         for place, index in enumerate(members[1:], start=1):
             near = members[:place] if place <= 2 * CROWD else members[:CROWD] + members[place - CROWD : place]
-            earlier.setdefault(index, set()).update(near)
+            found = earlier.setdefault(index, set())
+            if len(found) < MOST:
+                found.update(near)
     wanted = set(earlier).union(*earlier.values()) if earlier else set()
     runs = {index: shingles(text) for index, text in texts(wanted).items()}
     for index in sorted(earlier):
         own = runs[index]
         likeness = [(other, len(own & runs[other]) / len(own | runs[other])) for other in sorted(earlier[index])]
-        found = [(other, share) for other, share in likeness if share >= threshold]
-        if found:
-            yield index, sorted(found, key=lambda pair: -pair[1])
+        alike = [(other, share) for other, share in likeness if share >= threshold]
+        if alike:
+            yield index, sorted(alike, key=lambda pair: -pair[1])

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from dapo.data.prepare import near
-from dapo.data.prepare.contamination import Contamination
+from dapo.data.prepare.contamination import Contamination, Hit
 from dapo.data.prepare.plan import Found, Options, Tools
 from dapo.data.prepare.spool import Row, Spool
 
@@ -17,7 +17,7 @@ Keyed = Iterator[tuple[list[Row], near.Keys]]  # rows with their band keys
 
 def keys_of(spool: Spool) -> list[near.Keys]:
     """The band keys of all rows, by batch of the spool."""
-    return [near.band_keys(row.problem for row in batch) for batch in spool.batches()]
+    return [near.band_keys(row.before[0] for row in batch) for batch in spool.batches()]
 
 
 def keyed(spool: Spool, keys: Sequence[near.Keys], found: Found) -> Keyed:
@@ -35,13 +35,13 @@ def near_duplicates(options: Options, tools: Tools, found: Found, spool: Spool, 
     for batch, own in batches:
         part = slice(count, count + len(batch))
         numbers[part] = [row.number for row in batch]
-        keys[part] = near.with_figures(own, [row.problem for row in batch])
+        keys[part] = near.with_figures(own, [row.before[0] for row in batch])
         count += len(batch)
     there: dict[int, Row] = {}
 
     def texts(wanted: set[int]) -> dict[int, str]:
         there.update(spool.some({int(numbers[index]) for index in wanted}))
-        return {index: there[int(numbers[index])].problem for index in wanted}
+        return {index: there[int(numbers[index])].before[0] for index in wanted}
 
     found.dropped["near_duplicates"] = Counter()
     for index, alike in near.matches(keys[:count], texts, options.similarity):
@@ -51,13 +51,29 @@ def near_duplicates(options: Options, tools: Tools, found: Found, spool: Spool, 
             if first.number in found.gone:
                 continue
             pair = {"row": row.where, "like": first.where, "similarity": round(share, 4)}
-            if first.answer == row.answer or tools.same_answers([(first.answer, row.answer)])[0]:
+            answer, own_answer = first.before[1], row.before[1]
+            if answer == own_answer or tools.same_answers([(answer, own_answer)])[0]:
                 found.drop("near_duplicates", row.number, "near_duplicate", pair)
                 break
-            others.append(pair | {"answers": [row.answer, first.answer]})
+            others.append(pair | {"answers": [own_answer, answer]})
         else:
             found.near_other_answers += others
     tools.say(f"near-duplicates: {found.dropped['near_duplicates'].total():,}")
+
+
+def _hits(contamination: Contamination, batch: Sequence[Row], keys: near.Keys) -> Iterator[tuple[Row, Hit]]:
+    """The hits of each row; of one that was rewritten earlier also those of the problem before."""
+    known: set[tuple[int, int]] = set()
+    again = [row for row in batch if row.before[0] != row.problem]
+    for rows, texts, own in (
+        (batch, [row.before[0] for row in batch], keys),
+        (again, [row.problem for row in again], near.band_keys(row.problem for row in again)),
+    ):
+        for hit in contamination.hits(texts, own):
+            row = rows[hit.row]
+            if (row.number, hit.tested) not in known:
+                known.add((row.number, hit.tested))
+                yield row, hit
 
 
 def decontaminate(options: Options, tools: Tools, found: Found, batches: Keyed) -> None:
@@ -67,8 +83,8 @@ def decontaminate(options: Options, tools: Tools, found: Found, batches: Keyed) 
         found.tested, n=options.ngram, coverage=options.coverage, similarity=options.similarity
     )
     for batch, keys in batches:
-        for hit in contamination.hits([row.problem for row in batch], keys):
-            row, tested = batch[hit.row], found.tested[hit.tested]
+        for row, hit in _hits(contamination, batch, keys):
+            tested = found.tested[hit.tested]
             found.hits.append(
                 {
                     "set": tested.set, "problem": tested.where, "row": row.where, "text": tested.problem[:120],

@@ -22,6 +22,9 @@ OWN = (
     "original_answer", "integer_form", "integer_proof",
 )  # fmt: skip
 
+# Of `dapo data rate`; kept from any source without asking.
+RATINGS = ("pass_rate", "pass_rate_low", "pass_rate_high", "pass_right", "pass_responses")
+
 
 class ParquetFile:
     """A parquet file that is written row by row; the same rows give the same bytes."""

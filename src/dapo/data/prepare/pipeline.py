@@ -14,14 +14,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from dapo.data import named
 from dapo.data.prepare.affixes import Affixes
 from dapo.data.prepare.duplicates import EXACT, NORMALISED, Distinct
 from dapo.data.prepare.neighbours import decontaminate, keyed, keys_of, near_duplicates
-from dapo.data.prepare.output import OWN
-from dapo.data.prepare.place import Rejects, check_rejects, places
+from dapo.data.prepare.output import OWN, RATINGS
+from dapo.data.prepare.place import SPOOL, Rejects, check_rejects, places
 from dapo.data.prepare.plan import Found, Options, Tools
 from dapo.data.prepare.reading import Raw, Source, open_source, rows, template_ends
-from dapo.data.prepare.spool import Spool
+from dapo.data.prepare.spool import Spool, rewritten_from
 from dapo.data.prepare.tested import read_tested
 from dapo.data.prepare.validate import BROKEN, Item, Validator
 from dapo.data.prepare.writing import Made, write
@@ -40,12 +41,12 @@ def prepare(options: Options, tools: Tools, out: Path, rejects: Path | None = No
     """
     check(options)
     if rejects is not None:
-        check_rejects(rejects, out, (*options.sources, *options.against))
+        check_rejects(rejects, out, (*options.sources, *_files_of(options)))
     found = Found()
     with places(out, overwrite, rejects) as (folder, dropped_rows):
         sources = [open_source(name, options.licences.get(name)) for name in options.sources]
         found.tested, found.tested_about = read_tested(options.against, options.data_dir)
-        spool = Spool(folder / "spool")
+        spool = Spool(folder / SPOOL)
         _conflicts(_read(sources, options, tools, found, spool, dropped_rows), options, found, spool)
         keys = keys_of(spool) if options.near_duplicates or options.against else []
         if options.near_duplicates:
@@ -53,8 +54,14 @@ def prepare(options: Options, tools: Tools, out: Path, rejects: Path | None = No
         if options.against:
             decontaminate(options, tools, found, keyed(spool, keys, found))
         made = write(folder, sources, options, tools, found, spool, dropped_rows)
-        (folder / "spool").unlink()
+        (folder / SPOOL).unlink()
     return made
+
+
+def _files_of(options: Options) -> list[str]:
+    """The evaluation sets; of a named one its file in `data_dir`."""
+    here = options.data_dir
+    return [str(named.find(n, here)) if here is not None and named.is_named(n) else n for n in options.against]
 
 
 def check(options: Options) -> None:
@@ -121,7 +128,7 @@ def _sort_in(
         found.dropped["validate"]["text_not_unicode"] += 1
         rejects.add("validate", "text_not_unicode", where, item.problem, item.answer, "in a kept column")
         return False
-    repeat = distinct.add(item.problem, item.answer)
+    repeat = distinct.add(item.problem, item.answer, rewritten_from(kept))
     if repeat is None:
         spool.add(item, kept)
         return True
@@ -132,8 +139,6 @@ def _sort_in(
     return False
 
 
-# Of `dapo data rate`; kept without asking.
-RATINGS = ("pass_rate", "pass_rate_low", "pass_rate_high", "pass_right", "pass_responses")
 _MADE_ANEW = ("id", "problem", "answer", "data_source", "language", "answer_type")
 
 

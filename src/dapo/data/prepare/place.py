@@ -15,6 +15,8 @@ from dapo.data.tables import CARD, ORIGINALS, TABLE, is_prepared
 from dapo.errors import UserError
 from dapo.files import sync_directory, sync_tree
 
+SPOOL = "spool"  # in the folder while it is made
+
 
 def check_place(out: Path, overwrite: bool) -> None:
     """Raises UserError where there is something at `out` that may not be replaced."""
@@ -99,29 +101,36 @@ def _replace(folder: Path, out: Path) -> None:
 
 
 def check_rejects(path: Path, out: Path, inputs: Sequence[str]) -> None:
-    """Raises UserError where the rejects can't go: a folder, a device, a file that is read, `out` itself."""
+    """Raises UserError where the rejects can't go: a folder, a device, `out` itself, a file that is read or
+    that belongs to a prepared set."""
     try:
         taken = path.exists() and not path.is_file()
         read = any(os.path.exists(name) and path.exists() and os.path.samefile(path, name) for name in inputs)
+        folder = os.path.abspath(path.parent)
+        made = path.name in (TABLE, CARD, ORIGINALS, SPOOL) and (
+            folder == os.path.abspath(out) or is_prepared(path.parent)
+        )
     except OSError as error:
         raise UserError(f"--rejects {path}: can't be written: {error.strerror or error}") from None
-    if taken or path.absolute() == out.absolute():
+    if taken or os.path.abspath(path) == os.path.abspath(out):
         raise UserError(f"--rejects {path}: give the name of a file")
-    if read:
-        raise UserError(f"--rejects {path}: this file is read; give another name")
+    if read or made:
+        said = "this file is read" if read else "a prepared set has a file of this name"
+        raise UserError(f"--rejects {path}: {said}; give another name")
 
 
 @contextlib.contextmanager
 def places(out: Path, overwrite: bool, path: Path | None) -> Iterator[tuple[Path, Rejects]]:
     """`staged`, with the rejects; a path of theirs below `out` goes into the folder that is made."""
     with contextlib.ExitStack() as stack:
-        inside = path is not None and path.absolute().is_relative_to(out.absolute())
+        path = path and Path(os.path.abspath(path))
+        inside = path is not None and path.is_relative_to(os.path.abspath(out))
         dropped = Rejects(None)
         if path is not None and not inside:
             dropped = stack.enter_context(rejects(path))
         folder = stack.enter_context(staged(out, overwrite))
         if path is not None and inside:
-            dropped = stack.enter_context(rejects(folder / path.absolute().relative_to(out.absolute())))
+            dropped = stack.enter_context(rejects(folder / path.relative_to(os.path.abspath(out))))
         yield folder, dropped
 
 

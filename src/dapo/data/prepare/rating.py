@@ -20,7 +20,8 @@ from dapo.data.tables import CARD, ORIGINALS, TABLE, is_prepared
 from dapo.errors import DataError
 from dapo.files import sha256
 
-Rates = Mapping[str, tuple[int, int]]  # problem -> (right responses, responses)
+Asked = tuple[str, str]  # a problem and its gold answer
+Rates = Mapping[Asked, tuple[int, int]]  # -> (right responses, responses)
 
 _COLUMNS = [
     (RATED, pa.float64()), (f"{RATED}_low", pa.float64()), (f"{RATED}_high", pa.float64()), (RIGHT, pa.int64()),
@@ -47,10 +48,14 @@ def check_folder(folder: Path) -> None:
         raise DataError(f"{folder}: no prepared folder; make one with: dapo data prepare {folder} -o DIR")
 
 
-def pairs(folder: Path) -> dict[str, str]:
-    """Problem before rewriting -> problem after, of the rows whose answers were made integers."""
-    table = pq.read_table(folder / TABLE, columns=["problem", "original_problem"])
-    return {row["original_problem"]: row["problem"] for row in table.to_pylist() if row["original_problem"] is not None}
+def pairs(folder: Path) -> list[tuple[Asked, Asked]]:
+    """(before, after) rewriting, of the rows whose answers were made integers."""
+    table = pq.read_table(folder / TABLE, columns=["problem", "answer", "original_problem", "original_answer"])
+    return [
+        ((row["original_problem"], row["original_answer"]), (row["problem"], row["answer"]))
+        for row in table.to_pylist()
+        if row["original_problem"] is not None
+    ]
 
 
 def write_rated(folder: Path, out: Path, rates: Rates, about: dict[str, Any], overwrite: bool = False) -> int:
@@ -59,7 +64,7 @@ def write_rated(folder: Path, out: Path, rates: Rates, about: dict[str, Any], ov
     Args:
         folder: prepared.
         out: the new folder.
-        rates: by problem, those before rewriting among them.
+        rates: by problem and answer, those before rewriting among them.
         about: what the card says of the rating.
         overwrite: replace a prepared folder at `out`.
 
@@ -79,7 +84,7 @@ def write_rated(folder: Path, out: Path, rates: Rates, about: dict[str, Any], ov
                 table.add(row | found)
         table.close()
         if not rated:
-            raise DataError(f"{folder}: none of its problems is among those that were sampled")
+            raise DataError(f"{folder}: none of its problems is among those that were sampled, with the same answer")
         if (folder / ORIGINALS).is_file():
             shutil.copyfile(folder / ORIGINALS, made / ORIGINALS)
         card["table"] = {"file": TABLE, "sha256": sha256(made / TABLE), "bytes": (made / TABLE).stat().st_size}
@@ -89,8 +94,8 @@ def write_rated(folder: Path, out: Path, rates: Rates, about: dict[str, Any], ov
 
 
 def _rating(row: dict[str, Any], rates: Rates) -> dict[str, Any]:
-    right, responses = rates.get(row["problem"], (0, 0))
-    before, of = rates.get(row.get("original_problem") or "", (0, 0))
+    right, responses = rates.get((row["problem"], row["answer"]), (0, 0))
+    before, of = rates.get((row.get("original_problem") or "", row.get("original_answer") or ""), (0, 0))
     low, high = exact_interval(right, responses) if responses else (None, None)
     return {
         RATED: right / responses if responses else None,

@@ -6,6 +6,7 @@ reasoning-gym:TASK[:SIZE[:SEED]].
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -89,7 +90,7 @@ def open_source(name: str, licence: str | None = None) -> Source:
         if not is_prepared(path):
             raise DataError(f"{name}: a folder without {TABLE} and {CARD}; give a file, or one of dapo data prepare")
         about: dict[str, Any] = {"kind": "prepared", "card_sha256": sha256(path / CARD)}
-        return _opened(name, [(f"{name}/{TABLE}", path / TABLE)], about, licence)
+        return _opened(name, [(f"{name}/{TABLE}", path / TABLE)], about, licence or _licence_of_card(path / CARD))
     if path.is_file() or name.endswith(FILE_ENDINGS):
         if not name.endswith(FILE_ENDINGS):
             raise DataError(f"{name}: not a table file; use {', '.join(FILE_ENDINGS)}")
@@ -111,6 +112,15 @@ def open_source(name: str, licence: str | None = None) -> Source:
         raise DataError(here + error.message) from None
     about = {"kind": wanted.hub.rstrip(":"), "repo": wanted.repo, "revision": got.revision}
     return _opened(name, [(f"{wanted.repo}/{file}", at) for file, at in got.files], about, licence or got.licence)
+
+
+def _licence_of_card(card: Path) -> str | None:
+    """The licences of a prepared set's sources, each once; None unless all of them are known."""
+    try:
+        known = [source["licence"] for source in json.loads(card.read_text(encoding="utf-8"))["sources"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{card}: not a card of dapo data prepare: {type(error).__name__}: {error}") from None
+    return ", ".join(dict.fromkeys(map(str, known))) if known and all(known) else None
 
 
 def _opened(name: str, files: list[tuple[str, Path]], about: dict[str, Any], licence: str | None) -> Source:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,17 @@ class Row:
     @property
     def where(self) -> str:
         return f"{self.file}, row {self.row}"
+
+    @property
+    def before(self) -> tuple[str, str]:
+        """Problem and answer; those before rewriting, where the row comes from a set with integer answers."""
+        return rewritten_from(self.columns) or (self.problem, self.answer)
+
+
+def rewritten_from(columns: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Problem and answer before rewriting, by a prepared set's columns; None where nothing was rewritten."""
+    problem, answer = columns.get("original_problem"), columns.get("original_answer")
+    return (problem, answer) if isinstance(problem, str) and isinstance(answer, str) else None
 
 
 class Spool:

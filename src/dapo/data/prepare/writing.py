@@ -6,13 +6,13 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from dapo.data.integers import Rewrite, canonical_integer
 from dapo.data.prepare.describe import Lengths, answer_type
-from dapo.data.prepare.output import Tables, write_card
+from dapo.data.prepare.output import RATINGS, Tables, write_card
 from dapo.data.prepare.place import Rejects
 from dapo.data.prepare.plan import Found, Options, Tools
 from dapo.data.prepare.reading import Source
@@ -47,6 +47,7 @@ class Tally:
     refused: Counter[str] = field(default_factory=Counter)
     words: Lengths = field(default_factory=Lengths)
     tokens: Lengths = field(default_factory=Lengths)
+    ratings_off: int = 0  # rows whose pass rate went, since they were rewritten
     content: Any = field(default_factory=hashlib.sha256)
 
 
@@ -73,7 +74,7 @@ def write(
                 rejects.add(step, reason, (row.file, row.row), row.problem, row.answer, detail)
                 continue
             kept.append(own)
-            table.add(own, row)
+            table.add(own, _rated_as_it_is(row, own, tally))
         _count(kept, tally, tools)
     table.close()
     steps = chain(sum(found.rows_by_source), found.dropped)
@@ -113,6 +114,17 @@ def _own_columns(row: Row, options: Options, tools: Tools, found: Found, tally: 
         "origin": row.file,
         "origin_row": row.row,
     } | earlier
+
+
+def _rated_as_it_is(row: Row, own: dict[str, Any], tally: Tally) -> Row:
+    """The row without pass rates where its problem was rewritten just now: they are those of the problem before."""
+    rated = [name for name in RATINGS if row.columns.get(name) is not None]
+    if own["problem"] == row.problem or not rated:
+        return row
+    tally.ratings_off += 1
+    before = {f"original_{name}": row.columns.get(name) for name in ("pass_rate", "pass_responses")}
+    before = {name: value for name, value in before.items() if name in row.columns}
+    return replace(row, columns=row.columns | before | dict.fromkeys(rated))
 
 
 _REWRITTEN = ("original_problem", "original_answer", "integer_form", "integer_proof")
@@ -175,6 +187,7 @@ def _integers(options: Options, tally: Tally) -> dict[str, Any]:
         "mode": options.integers,
         "rewritten": dict(sorted(tally.forms.items())),
         "refused": dict(sorted(tally.refused.items())),
+        "ratings_taken_off": tally.ratings_off,
     }
 
 
