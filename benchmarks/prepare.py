@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
-import resource
 import subprocess
 import sys
 import tempfile
@@ -69,17 +69,26 @@ def main() -> None:
     parser.add_argument("--distinct", type=int, default=18_000)
     parser.add_argument("--repeat", type=int, default=100)
     parser.add_argument("--base", type=Path, help="take the problems from this file instead")
+    parser.add_argument("--write", type=Path, help="only write the file, there")
     parser.add_argument("options", nargs="*", help="more options for dapo data prepare, after --")
     given = parser.parse_args()
+    if given.write:
+        found = list(base_problems(given.base) if given.base else problems(given.distinct, 0))
+        write(given.write, found, given.repeat)
+        return
     with tempfile.TemporaryDirectory() as folder:
         file, out = Path(folder) / "raw.parquet", Path(folder) / "out"
-        found = list(base_problems(given.base) if given.base else problems(given.distinct, 0))
-        write(file, found, given.repeat)
+        # In a process of its own: a child's peak memory begins with what its parent holds.
+        base = ["--base", str(given.base)] if given.base else []
+        sizes = ["--distinct", str(given.distinct), "--repeat", str(given.repeat)]
+        subprocess.run([sys.executable, __file__, "--write", str(file), *sizes, *base], check=True)
         command = [sys.executable, "-c", "from dapo.cli import main; main()"]
         start = time.perf_counter()
-        subprocess.run([*command, "data", "prepare", str(file), "-o", str(out), *given.options], check=True)
-        seconds = time.perf_counter() - start
-        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
+        process = subprocess.Popen([*command, "data", "prepare", str(file), "-o", str(out), *given.options])
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds, peak = time.perf_counter() - start, usage.ru_maxrss / 2**20
+        if status:
+            sys.exit("dapo data prepare failed")
         card = json.loads((out / "card.json").read_text(encoding="utf-8"))
         rows = card["steps"][0]["rows_out"]
         print(
