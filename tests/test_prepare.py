@@ -517,6 +517,34 @@ def test_lengths() -> None:
     assert Lengths().summary() == {}
 
 
+def test_a_card_says_what_its_sources_were_held_against(tmp_path: Path) -> None:
+    """Preparing a prepared set again does not forget its evaluation sets."""
+    tests = jsonl(tmp_path / "t.jsonl", [{"problem": "What is 8 plus 1?"}])
+    prepared(tmp_path / "x", mixed(tmp_path / "a.jsonl"), against=(tests,))
+    _, made = prepared(tmp_path / "y", str(tmp_path / "x"))
+    assert [held["set"] for held in made.card["sources"][0]["held_against"]] == [tests]
+    assert made.card["decontamination"] is None
+
+
+def test_originals_of_a_prepared_evaluation_set_are_held_against(tmp_path: Path) -> None:
+    """What was made an integer is looked for as it was published."""
+    rows = [{"problem": "What is half of the number that is one?", "answer": "1/2"}]
+    prepared(tmp_path / "tests", jsonl(tmp_path / "t.jsonl", rows), integers="rewrite", tools=tools(rewrite=rewriting))
+    more = [*rows, {"problem": "Another one?", "answer": "1"}]
+    kept, _ = prepared(tmp_path / "out", jsonl(tmp_path / "a.jsonl", more), against=(str(tmp_path / "tests"),))
+    assert [row["problem"] for row in kept] == ["Another one?"]
+
+
+def test_a_set_of_which_nothing_is_left_is_refused(tmp_path: Path) -> None:
+    """The reasons are named, and nothing is written."""
+    file = jsonl(
+        tmp_path / "a.jsonl", [{"problem": "How many?", "answer": "1"}, {"problem": "How many?", "answer": "2"}]
+    )
+    with pytest.raises(DataError, match="nothing is left of 2 rows: exact_duplicate 1, conflicting_answers 1"):
+        prepared(tmp_path / "out", file)
+    assert not (tmp_path / "out").exists()
+
+
 # --- templates that nobody knows, and a model that words rewrites ---------------------------------
 
 

@@ -345,7 +345,7 @@ def test_exactly_half_of_the_ngrams_is_a_hit_and_one_fewer_is_not(tmp_path: Path
     item = of_words(rng, n + 9)
     tail = [word + "x" for word in of_words(rng, 60)]
     half, fewer = item[: n + 4] + tail[:30], item[: n + 3] + tail[30:]
-    train = write_rows(tmp_path / "a.jsonl", [plain(" ".join(half)), plain(" ".join(fewer))])
+    train = write_rows(tmp_path / "a.jsonl", [plain(" ".join(half)), plain(" ".join(fewer)), plain("other")])
     against = write_rows(tmp_path / "test.jsonl", [{"question": " ".join(item)}])
     out = prepare(tmp_path / "out", train, "--against", against, "--ngram", str(n))
     assert out.gone() == {("a.jsonl", 1): "contaminated"}

@@ -201,6 +201,8 @@ def test_inspect_shows_card_samples_and_lengths(folder: Path) -> None:
     found = json.loads(ok("data", "inspect", "raw.jsonl", "--json", "--samples", "2"))
     assert (found["rows"], found["answer_type"], len(found["samples"])) == (6, {"integer": 5, "fraction": 1}, 2)
     assert found["card"] is None
+    Path("tests.jsonl").write_text('{"problem": "What is it?"}\n')
+    assert json.loads(ok("data", "inspect", "tests.jsonl", "--json"))["answer_type"] == {"none": 1}
     table = folder / "train.parquet"
     table.write_bytes(table.read_bytes()[:-1] + b"X")
     assert "not the table that card.json is about" in refused("data", "inspect", folder)

@@ -46,7 +46,9 @@ def card_notes(card: Mapping[str, Any]) -> list[str]:
     if n := duplicates["near_duplicates_with_other_answers"]:
         notes.append(f"{n:,} near-duplicates with another answer are kept; card.json lists them: look at them")
     if card["decontamination"] is None:
-        notes.append("not decontaminated: no evaluation set was named (--against)")
+        before = {one["set"] for source in card["sources"] for one in source.get("held_against") or ()}
+        done = f"; sources were, when they were prepared, against {', '.join(sorted(before))}" if before else ""
+        notes.append(f"not decontaminated: no evaluation set was named (--against){done}")
     else:
         found = (f"{s['set']} {s['problems_found']} of {s['problems']}" for s in card["decontamination"]["sets"])
         notes.append("evaluation problems found and taken out: " + ", ".join(found))
@@ -56,7 +58,7 @@ def card_notes(card: Mapping[str, Any]) -> list[str]:
                 f"{source['source']}: {shared['share']:.0%} of its problems {shared['place']} with "
                 f"{one_line(shared['text'], 60)!r}: a stored template? take it off with --template"
             )
-    unknown = [source["source"] for source in card["sources"] if not source["licence"]]
+    unknown = list(dict.fromkeys(source["source"] for source in card["sources"] if not source["licence"]))
     if unknown:
         notes.append(f"licence not known: {', '.join(unknown)} (--licence SOURCE=TEXT)")
     return notes

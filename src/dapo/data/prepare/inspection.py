@@ -12,6 +12,7 @@ from dapo.data.prepare.describe import Lengths, answer_type
 from dapo.data.prepare.reading import Columns, Raw, open_source, rows
 from dapo.data.prepare.text import language, words
 from dapo.data.prepare.validate import as_text
+from dapo.data.sources import AUTO
 from dapo.data.tables import CARD, is_prepared
 from dapo.errors import DataError
 from dapo.files import sha256
@@ -73,7 +74,14 @@ def look(name: str, samples: int = 3, seed: int = 0, columns: Columns | None = N
         found.languages[language(raw.problem)] += 1
         found.lengths.add([len(words(raw.problem))])
     chosen = set(permutation(seed, Purpose.DATA_ORDER, found.rows)[:samples].tolist()) if found.rows else set()
-    for index, raw in enumerate(rows(source, columns)):
+    try:
+        next(rows(source, columns), None)
+        answers = True
+    except DataError:  # rows were read without answers above, so it is these that are missing
+        if columns.answer != AUTO:
+            raise
+        answers = False
+    for index, raw in enumerate(rows(source, columns, answers=answers)):
         answer = as_text(raw.answer)
         found.answer_types["none" if not answer else answer_type(answer)] += 1
         if index in chosen:

@@ -148,11 +148,11 @@ def kept_columns(raw: Raw, source: Source, keep: Sequence[str]) -> dict[str, Any
     Raises:
         DataError: the row has no such column.
     """
-    if source.about["kind"] == "prepared":
-        return {name: value for name, value in raw.columns.items() if name not in _MADE_ANEW}
     for name in keep:
         if name not in raw.columns:
             raise DataError(f"{raw.where}: no column {name} (--keep); this row has {', '.join(raw.columns)}")
+    if source.about["kind"] == "prepared":
+        return {name: value for name, value in raw.columns.items() if name not in _MADE_ANEW}
     return {name: raw.columns[name] for name in (*keep, *(n for n in RATINGS if n in raw.columns))}
 
 

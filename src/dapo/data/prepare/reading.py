@@ -89,8 +89,9 @@ def open_source(name: str, licence: str | None = None) -> Source:
     if path.is_dir():
         if not is_prepared(path):
             raise DataError(f"{name}: a folder without {TABLE} and {CARD}; give a file, or one of dapo data prepare")
-        about: dict[str, Any] = {"kind": "prepared", "card_sha256": sha256(path / CARD)}
-        return _opened(name, [(f"{name}/{TABLE}", path / TABLE)], about, licence or _licence_of_card(path / CARD))
+        known, more = _of_card(path / CARD)
+        about: dict[str, Any] = {"kind": "prepared", "card_sha256": sha256(path / CARD), **more}
+        return _opened(name, [(f"{name}/{TABLE}", path / TABLE)], about, licence or known)
     if path.is_file() or name.endswith(FILE_ENDINGS):
         if not name.endswith(FILE_ENDINGS):
             raise DataError(f"{name}: not a table file; use {', '.join(FILE_ENDINGS)}")
@@ -114,13 +115,17 @@ def open_source(name: str, licence: str | None = None) -> Source:
     return _opened(name, [(f"{wanted.repo}/{file}", at) for file, at in got.files], about, licence or got.licence)
 
 
-def _licence_of_card(card: Path) -> str | None:
-    """The licences of a prepared set's sources, each once; None unless all of them are known."""
+def _of_card(card: Path) -> tuple[str | None, dict[str, Any]]:
+    """The licences of a prepared set's sources, each once (None unless all of them are known), and what else its card
+    says that a card of the card has to say: what it was held against, and its rating."""
     try:
-        known = [source["licence"] for source in json.loads(card.read_text(encoding="utf-8"))["sources"]]
+        found = json.loads(card.read_text(encoding="utf-8"))
+        known = [source["licence"] for source in found["sources"]]
+        held = found["decontamination"] and found["decontamination"]["sets"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{card}: not a card of dapo data prepare: {type(error).__name__}: {error}") from None
-    return ", ".join(dict.fromkeys(map(str, known))) if known and all(known) else None
+    licence = ", ".join(dict.fromkeys(map(str, known))) if known and all(known) else None
+    return licence, {"held_against": held, "rating": found.get("rating")}
 
 
 def _opened(name: str, files: list[tuple[str, Path]], about: dict[str, Any], licence: str | None) -> Source:

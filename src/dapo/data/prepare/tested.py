@@ -50,5 +50,6 @@ def _file(name: str) -> tuple[list[Tested], list[dict[str, Any]]]:
     for raw in rows(source, Columns(), None, answers=False):
         if not isinstance(raw.problem, str):
             raise DataError(f"--against {raw.where}: its problem is no text")
-        own.append(Tested(set=name, where=raw.where, problem=raw.problem))
+        original = raw.columns.get("original_problem") if source.about["kind"] == "prepared" else None
+        own.append(Tested(set=name, where=raw.where, problem=original or raw.problem))
     return own, [{"file": file["file"], "sha256": file["sha256"]} for file in source.about.get("files", [])]

@@ -20,6 +20,7 @@ from dapo.data.prepare.spool import Row, Spool
 from dapo.data.prepare.steps import Step, chain
 from dapo.data.prepare.text import language, words
 from dapo.data.tables import CARD, TABLE
+from dapo.errors import DataError
 from dapo.files import sha256
 
 FORMAT = 1  # of the card
@@ -77,6 +78,9 @@ def write(
             table.add(own, _rated_as_it_is(row, own, tally))
         _count(kept, tally, tools)
     table.close()
+    if not tally.rows:
+        why = ", ".join(f"{reason} {n}" for step in found.dropped.values() for reason, n in sorted(step.items()))
+        raise DataError(f"nothing is left of {sum(found.rows_by_source)} rows: {why}; look at them with --rejects FILE")
     steps = chain(sum(found.rows_by_source), found.dropped)
     card = _card(folder / TABLE, sources, options, tools, found, tally, steps)
     write_card(folder / CARD, card)
