@@ -276,7 +276,8 @@ def test_one_problem_with_two_answers_names_both_rows(tmp_path: Path) -> None:
         ("blank.jsonl", b"\n \n", "no problems"),
         ("text.parquet", b"hello", "not a readable parquet file"),
         ("empty.parquet", b"", "not a readable parquet file"),
-        ("table.csv", b"prompt,answer\n", "use a .jsonl or .parquet file"),
+        ("table.csv", b"prompt,answer\n", "no problems"),
+        ("table.txt", b"prompt,answer\n", "use a .parquet, .jsonl, .json, .csv or .tsv file"),
         ("bad.jsonl", b"\xff\xfe\n", "UTF-8"),
     ],
 )

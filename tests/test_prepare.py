@@ -637,3 +637,32 @@ def test_mistakes_on_the_command_line(words: list[str], said: str, tmp_path: Pat
     assert code == 2, err
     assert said in err.strip().splitlines()[-1]
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
+
+
+# --- real files -----------------------------------------------------------------------------------
+
+SHARED = Path(__file__).parents[2] / "shared" / "data"
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason=f"{SHARED} is not there")
+def test_dapo_math_17k(tmp_path: Path) -> None:
+    """The counts of the published set: near those measured by other means (REFERENCE, section 4)."""
+    against = f"aime24,aime25,math500,{SHARED}/amc/ttrl_amc_test.json,olympiad"
+    out = helpers.quiet_dapo(
+        "data", "prepare", SHARED / "dapo17k" / "dapo_math_17k.parquet", "-o", tmp_path / "out", "--data-dir", SHARED,
+        "--against", against, "--json",
+    )  # fmt: skip
+    assert out[0] == 0, out[2]
+    card = json.loads(out[1])
+    dropped = {reason: n for step in card["steps"] for reason, n in step["dropped"].items()}
+    assert (card["steps"][0]["rows_in"], dropped["answer_over_16_digits"]) == (17_917, 5)
+    # 17,290 texts as stored; 17,255 without the blanks around them; 13 rows can't be used.
+    assert card["duplicates"]["distinct_texts"] == 17_255 - 13
+    # 11 as stored; one more pair differs in blanks around the text.
+    assert card["duplicates"]["of_them_with_the_very_same_text"] == 12
+    # Letters and digits alone leave 16,318 of all 17,290: fewer and more are merged here, and signs are kept.
+    assert abs(card["steps"][3]["rows_out"] - 16_318) < 120
+    found = [held["problems_found"] for held in card["decontamination"]["sets"]]
+    assert found[:3] == [0, 0, 24]  # as measured by others, with 48 and 58 for the next two
+    assert 48 <= found[3] <= 50
+    assert 58 <= found[4] <= 70
