@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,9 +17,11 @@ import pytest
 import helpers_run as helpers
 from dapo.data.integers import Refusal, Rewrite
 from dapo.data.prepare.describe import Lengths
+from dapo.data.prepare.near import matches, similarity
 from dapo.data.prepare.pipeline import prepare
 from dapo.data.prepare.plan import Options, Tools
 from dapo.data.prepare.reading import Columns
+from dapo.data.prepare.text import language
 from dapo.data.prepare.writing import Made
 from dapo.data.template import DAPO_WORDING
 from dapo.data.wrappers import bare
@@ -637,6 +640,40 @@ def test_mistakes_on_the_command_line(words: list[str], said: str, tmp_path: Pat
     assert code == 2, err
     assert said in err.strip().splitlines()[-1]
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
+
+
+# --- edges ----------------------------------------------------------------------------------------
+
+
+def test_a_similarity_of_just_the_threshold_is_one(tmp_path: Path) -> None:
+    """Two of three runs in common, at a threshold of 2/3; a little above it they are two problems."""
+    rows = [
+        {"problem": "alpha beta gamma delta", "answer": "1"},
+        {"problem": "alpha beta gamma delta kappa", "answer": "1"},
+    ]
+    file = jsonl(tmp_path / "a.jsonl", rows)
+    assert similarity(rows[0]["problem"], rows[1]["problem"]) == 2 / 3
+    keys = np.zeros((2, 1), np.uint64)  # as if they shared a band
+    texts = {index: row["problem"] for index, row in enumerate(rows)}
+    assert list(matches(keys, lambda wanted: texts, 2 / 3)) == [(1, [(0, 2 / 3)])]
+    assert not list(matches(keys, lambda wanted: texts, 0.67))
+    assert len(prepared(tmp_path / "out", file, similarity=0.67)[0]) == 2
+
+
+def test_one_letter_in_ten_tells_the_script() -> None:
+    """Formulas are Latin in every language."""
+    assert language("求" + "x" * 9) == "zh"
+    assert language("求" + "x" * 10) == "en"
+
+
+def test_the_longest_problem_and_the_largest_integers(tmp_path: Path) -> None:
+    """50,000 characters are kept; a kept column is whole numbers up to 64 bits, and JSON beyond."""
+    rows = [
+        {"problem": "x" * 50_000, "answer": "1", "small": 2**63 - 1, "big": 2**63},
+        {"problem": "What else?", "answer": "2", "small": -(2**63), "big": 1},
+    ]
+    kept, _ = prepared(tmp_path / "out", jsonl(tmp_path / "a.jsonl", rows), keep=("small", "big"))
+    assert [(row["small"], row["big"]) for row in kept] == [(2**63 - 1, str(2**63)), (-(2**63), "1")]
 
 
 # --- real files -----------------------------------------------------------------------------------
