@@ -8,13 +8,16 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pyarrow.parquet as pq
 import pytest
 
 import helpers_run as helpers
-from dapo.data.prepare.rating import exact_interval
+from dapo.data.prepare.rating import exact_interval, write_rated
+from dapo.errors import DataError, UserError
+from dapo.rate import _results, sets_to_sample
 
 K = 4
 
@@ -99,11 +102,13 @@ def test_pass_rates_are_written_with_their_intervals(server: str, folder: Path) 
     assert [(row["pass_right"], row["pass_responses"]) for row in rows][1:3] == [(1, 4), (2, 4)]
     assert (rows[2]["pass_rate_low"], rows[2]["pass_rate_high"]) == exact_interval(2, 4)
     assert [row["original_pass_rate"] for row in rows] == [None] * 5 + [1.0]
-    assert "integer rewriting, 1 problems before and after: pass rate -100.0%" in out
+    assert [row["original_pass_responses"] for row in rows] == [None] * 5 + [K]
+    assert "integer rewriting, 1 problems before and after: pass rate -100.0% (no interval for one problem)" in out
     # At G = 4 = K the unbiased prediction is 1 for 0 < right < 4: three of six. Beyond K there is f(rate).
     assert "at 16 responses a draw, 49.7% of draws would be informative" in out
     again = ok("data", "rate", folder, "rated.samples", "-o", "again", "--responses-per-prompt", "4")
     assert "at 4 responses a draw, 50.0% of draws would be informative" in again
+    assert "takes 2.00 draws" in again
     assert Path("again/train.parquet").read_bytes() == Path("rated/train.parquet").read_bytes()
     card = json.loads(Path("rated/card.json").read_text())
     assert (card["rating"]["model"]["name"], card["rating"]["sampling"]["top_p"]) == ("small", 1.0)
@@ -155,6 +160,38 @@ def test_mistakes_with_ratings(server: str, folder: Path) -> None:
     said = refused("data", "rate", "other", "rated.samples", "-o", "x")
     assert "none of its problems is among those that were sampled" in said
     assert not Path("x").exists()
+
+
+def test_one_score_that_is_neither_right_nor_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then there is no pass rate, however the other problems are scored."""
+    results = [SimpleNamespace(question=str(graded), graded=graded) for graded in (True, False)]
+    figures = SimpleNamespace(sets=[SimpleNamespace(results=results)])
+    monkeypatch.setattr("dapo.rate.figures_of_rows", lambda rows: figures)
+    store: Any = SimpleNamespace(path="old", rows=lambda name: {"a": []})
+    with pytest.raises(UserError, match="old: its scores don't say right or wrong"):
+        _results(store, {"sets": {"s": {"problems": 1}}})
+
+
+def test_a_folder_that_no_data_setting_can_name(folder: Path) -> None:
+    """--data takes several sets with commas between."""
+    assert sets_to_sample(str(folder)) == f"{folder},{folder / 'originals.parquet'}"
+    folder.rename("a,b")
+    with pytest.raises(DataError, match="a path with a comma"):
+        sets_to_sample("a,b")
+
+
+def test_a_set_can_be_rated_again(folder: Path) -> None:
+    """The new rates replace the old ones; none right of some is 0, and a problem without responses has none."""
+    problems = [row["problem"] for row in pq.read_table(folder / "train.parquet").to_pylist()]
+    assert write_rated(folder, Path("one"), {problems[0]: (3, 4), problems[1]: (1, 2)}, {"by": "one"}) == 2
+    assert write_rated(Path("one"), Path("two"), {problems[1]: (0, 4)}, {"by": "two"}) == 1
+    rows = pq.read_table("two/train.parquet").to_pylist()
+    assert [(row["pass_rate"], row["pass_right"], row["pass_responses"]) for row in rows] == [
+        (None, None, None), (0.0, 0, 4), *[(None, None, None)] * 4,
+    ]  # fmt: skip
+    assert [row["pass_rate_low"] for row in rows[:2]] == [None, 0.0]
+    assert pq.read_schema("two/train.parquet").names.count("pass_rate") == 1
+    assert json.loads(Path("two/card.json").read_text())["rating"] == {"by": "two", "rows_rated": 1}
 
 
 def test_exact_intervals() -> None:

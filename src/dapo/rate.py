@@ -130,9 +130,7 @@ def lines(rated: Rated) -> list[str]:
         f"{rated.rows:,} problems rated with {rated.samples} responses each: mean pass rate {rated.mean:.1%}; {shares}"
     ]
     acceptance = f"at {rated.size} responses a draw, {rated.seen.acceptance:.1%} of draws would be informative"
-    if math.isnan(rated.seen.acceptance):
-        found.append(f"no forecast at {rated.size} responses a draw from {rated.samples} responses")
-    elif rated.seen.acceptance == 0:
+    if rated.seen.acceptance == 0:
         found.append(f"{acceptance} for this model: it can learn nothing from these problems")
     else:
         found.append(f"{acceptance} for this model, so an informative one takes {rated.seen.draws:.2f} draws")

@@ -62,19 +62,18 @@ class Contamination:
                 self._at[run].append(index)
         self._keys = near.band_keys(item.problem for item in tested)
 
-    def hits(self, problems: Sequence[str], keys: near.Keys, first_row: int = 0) -> Iterable[Hit]:
+    def hits(self, problems: Sequence[str], keys: near.Keys) -> Iterable[Hit]:
         """The hits in some rows, in order.
 
         Args:
             problems: the rows' problems.
             keys: their `near.band_keys`.
-            first_row: index of the first.
         """
         candidates: dict[int, list[int]] = defaultdict(list)
         for row, tested in near.pairs_between(keys, self._keys):
             candidates[row].append(tested)
         for row, problem in enumerate(problems):
-            yield from self._of_row(problem, first_row + row, candidates[row])
+            yield from self._of_row(problem, row, candidates[row])
 
     def _of_row(self, problem: str, row: int, candidates: Sequence[int]) -> Iterable[Hit]:
         shared = Counter(index for run in grams(words(problem), self._n) if run in self._at for index in self._at[run])

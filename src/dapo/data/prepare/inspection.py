@@ -50,7 +50,7 @@ class Inspection:
 
 
 def look(name: str, samples: int = 3, seed: int = 0) -> Inspection:
-    """Reads a source once.
+    """Reads a source: once for the figures, once more for the rows to show.
 
     Args:
         name: what `reading.open_source` takes.
@@ -66,17 +66,16 @@ def look(name: str, samples: int = 3, seed: int = 0) -> Inspection:
         found.rows += 1
         found.columns.update(raw.columns.keys())
         found.sources[raw.source] += 1
+        answer = as_text(raw.answer)
+        found.answer_types[answer_type(answer) if answer else "none"] += 1
         if not isinstance(raw.problem, str):
             found.unreadable += 1
             continue
         found.languages[language(raw.problem)] += 1
         found.lengths.add([len(words(raw.problem))])
     chosen = set(permutation(seed, Purpose.DATA_ORDER, found.rows)[:samples].tolist()) if found.rows else set()
-    for index, raw in enumerate(rows(source, Columns())):
-        answer = as_text(raw.answer)
-        found.answer_types["none" if not answer else answer_type(answer)] += 1
-        if index in chosen:
-            found.samples.append(raw)
+    again = enumerate(rows(source, Columns(), answers=False)) if chosen else ()
+    found.samples += [raw for index, raw in again if index in chosen]
     return found
 
 

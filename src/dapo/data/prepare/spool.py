@@ -42,14 +42,11 @@ class Spool:
     """Rows written once, then read any number of times."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._rows = path, 0
+        self._path = path
         self._file = pa.OSFile(str(path), "wb")
         self._writer = pa.ipc.new_stream(self._file, _SCHEMA, options=pa.ipc.IpcWriteOptions(compression="zstd"))
         self._batch: list[dict[str, Any]] = []
         self._types: dict[str, set[str]] = defaultdict(set)
-
-    def __len__(self) -> int:
-        return self._rows
 
     def add(self, item: Item, columns: dict[str, Any]) -> None:
         """Appends a row with the columns it keeps."""
@@ -66,7 +63,6 @@ class Spool:
                 "columns": json.dumps(columns, ensure_ascii=False, default=str),
             }
         )
-        self._rows += 1
         if len(self._batch) == BATCH:
             self._flush()
 
@@ -81,15 +77,14 @@ class Spool:
         self._writer.close()
         self._file.close()
 
-    def batches(self, without: Collection[int] = ()) -> Iterator[list[Row]]:
-        """The rows in order, except those with some numbers."""
+    def batches(self) -> Iterator[list[Row]]:
+        """The rows in order."""
         number = 0
         with pa.OSFile(str(self._path), "rb") as file, pa.ipc.open_stream(file) as reader:
             for batch in reader:
                 rows = []
                 for values in batch.to_pylist():
-                    if number not in without:
-                        rows.append(Row(number=number, **{**values, "columns": json.loads(values["columns"])}))
+                    rows.append(Row(number=number, **{**values, "columns": json.loads(values["columns"])}))
                     number += 1
                 yield rows
 
