@@ -16,8 +16,9 @@ import pytest
 
 import helpers_run as helpers
 from dapo.data.prepare.rating import exact_interval, write_rated
+from dapo.difficulty import Rating, forecast
 from dapo.errors import DataError, UserError
-from dapo.rate import _results, sets_to_sample
+from dapo.rate import Rated, _results, lines, sets_to_sample
 
 K = 4
 
@@ -170,6 +171,13 @@ def test_one_score_that_is_neither_right_nor_wrong(monkeypatch: pytest.MonkeyPat
     store: Any = SimpleNamespace(path="old", rows=lambda name: {"a": []})
     with pytest.raises(UserError, match="old: its scores don't say right or wrong"):
         _results(store, {"sets": {"s": {"problems": 1}}})
+
+
+def test_nothing_to_learn_is_said_so() -> None:
+    """All right or none right: no draw would be informative."""
+    seen = forecast([[Rating(1.0), Rating(0.0)]], None, size=4, wanted=1)
+    _, said = lines(Rated(rows=2, mean=0.5, samples=4, seen=seen, size=4, rewrite=None))
+    assert said.endswith("for this model: it can learn nothing from these problems")
 
 
 def test_a_folder_that_no_data_setting_can_name(folder: Path) -> None:
