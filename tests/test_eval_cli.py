@@ -8,9 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,6 +18,7 @@ import dapo
 import helpers_run as helpers
 from dapo.evaluate.store import EvaluationDirectory
 from dapo.run.directory import RunDirectory
+from helpers_server import serving
 
 CODE = "import sys\nfrom dapo.cli import main\nmain(sys.argv[1:])"
 
@@ -362,43 +361,27 @@ def test_a_named_set_from_a_folder(run: Path, tmp_path: Path) -> None:
     assert helpers.strict_json(out)["sets"]["aime24"]["problems"] == 3
 
 
-class Server(BaseHTTPRequestHandler):
+class Server:
     """Says the number in the question, and for every third seed another."""
 
     seen: ClassVar[list[dict[str, Any]]] = []
-
     ends_after: ClassVar[int | None] = None
 
-    def do_POST(self) -> None:
+    @staticmethod
+    def reply(body: dict[str, Any]) -> str | int:
         if Server.ends_after is not None and len(Server.seen) >= Server.ends_after:
-            self.send_error(503)
-            return
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        Server.seen.append(body | {"path": self.path, "key": self.headers.get("Authorization")})
+            return 503
+        Server.seen.append(body)
         number = "".join(c for c in body["messages"][-1]["content"].split("say")[-1] if c.isdigit())
-        text = f"Answer: {number if body['seed'] % 3 else '999'}"
-        reply = {
-            "choices": [{"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}],
-            "usage": {"completion_tokens": 5},
-        }
-        data = json.dumps(reply).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *words: Any) -> None:
-        """Silent."""
+        return f"Answer: {number if body['seed'] % 3 else '999'}"
 
 
 @pytest.fixture
 def server() -> Iterator[str]:
     """Its address."""
     Server.seen, Server.ends_after = [], None
-    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as made:
-        threading.Thread(target=made.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{made.server_port}/v1"
-        made.shutdown()
+    with serving(Server.reply) as address:
+        yield address
 
 
 def test_a_model_behind_a_server(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -456,10 +439,8 @@ def test_a_server_that_goes_away_is_noticed_and_may_come_back_elsewhere(
     assert "3 draws in a row: is the server well?" in last
     assert "of 12 problems are sampled; go on with: dapo eval --resume out" in last
     Server.ends_after = None
-    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as other:
-        threading.Thread(target=other.serve_forever, daemon=True).start()
-        ok("eval", "--resume", "out", "--endpoint", f"http://127.0.0.1:{other.server_port}/v1")
-        other.shutdown()
+    with serving(Server.reply) as other:
+        ok("eval", "--resume", "out", "--endpoint", other)
     assert figures(tmp_path / "out")["data"]["problems"] == 12
     text = (tmp_path / "out" / "samples" / "data.jsonl").read_text()
     assert "Answer: ***" in text

@@ -130,6 +130,8 @@ WANTED = hub.Reference(hub="hf:", repo="org/set", revision=None, glob=None)
         (["x/train-2.csv", "x/train-1.csv", "x/test-1.csv"], None, ["x/train-1.csv", "x/train-2.csv"]),
         (["train.jsonl", "test.jsonl"], None, ["train.jsonl"]),
         (["main/train.parquet", "socratic/train.parquet"], "main/*", ["main/train.parquet"]),
+        (["math-Train.v2.csv", "training.csv", "restrain.csv"], None, ["math-Train.v2.csv"]),
+        (["a.csv", "data/state.json"], None, ["a.csv"]),
     ],
 )  # fmt: skip
 def test_files_of_a_dataset(names: list[str], glob: str | None, chosen: list[str]) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import helpers_run as helpers
+from dapo import curate
 from dapo.data.integers import Refusal, Rewrite
 from dapo.data.prepare.describe import Lengths
 from dapo.data.prepare.near import matches, similarity
@@ -26,6 +26,7 @@ from dapo.data.prepare.writing import Made
 from dapo.data.template import DAPO_WORDING
 from dapo.data.wrappers import bare
 from dapo.errors import DataError, UserError
+from helpers_server import serving
 
 Row = dict[str, Any]
 
@@ -143,7 +144,8 @@ def test_a_generated_source(tmp_path: Path) -> None:
     again, _ = prepared(tmp_path / "b", "reasoning-gym:chain_sum:30:4")
     assert first == again
     assert made.steps[0].rows_in == 30
-    other, _ = prepared(tmp_path / "c", "reasoning-gym:chain_sum:30:5")
+    assert first[0]["origin_row"] == 1
+    other, _ = prepared(tmp_path / "c", "reasoning-gym:chain_sum:30:0")
     assert other != first
 
 
@@ -224,6 +226,17 @@ def test_every_reason_has_a_count_and_its_rows(tmp_path: Path) -> None:
     assert [(line["reason"], line["row"]) for line in lines] == [(reason, i) for i, (_, reason) in enumerate(BAD, 2)]
 
 
+def test_kept_columns_and_lists_of_answers_are_checked(tmp_path: Path) -> None:
+    """Half a character in a kept column, or a truth value among the answers, drops the row and is counted."""
+    file = tmp_path / "a.jsonl"
+    bad = [{"problem": "Is it?", "answer": [True, 1], "k": "a"}, {"problem": "Is 1?", "answer": 1, "k": "\ud800"}]
+    good = {"problem": "What are 1 and 2?", "answer": [1, 2], "k": "a"}
+    file.write_text("".join(json.dumps(row) + "\n" for row in [*bad, good]))
+    kept, made = prepared(tmp_path / "out", str(file), keep=("k",))
+    assert [(row["answer"], row["k"]) for row in kept] == [("1, 2", "a")]
+    assert steps(made) == {"validate": {"answer_missing": 1, "text_not_unicode": 1}}
+
+
 def test_the_grader_says_which_answers_can_be_graded(tmp_path: Path) -> None:
     """The command's own check is the grader's: a placeholder and a division by zero are no golds."""
     rows = [{"problem": f"Problem {a}?", "answer": a} for a in ("12", "N/A", "1/0", "\\frac{1}{2}")]
@@ -256,8 +269,13 @@ def test_duplicates_and_conflicts_are_counted_by_kind(tmp_path: Path) -> None:
         {"problem": "How many?", "answer": "2"},
         {"problem": "how MANY ?", "answer": "3"},
     ]
-    kept, made = prepared(tmp_path / "out", jsonl(tmp_path / "a.jsonl", rows), near_duplicates=False)
+    file, rejects = jsonl(tmp_path / "a.jsonl", rows), tmp_path / "rejects.jsonl"
+    kept, made = prepared(tmp_path / "out", file, near_duplicates=False, rejects=rejects)
     assert [row["answer"] for row in kept] == ["100", "-96"]
+    said = [json.loads(line)["detail"] for line in rejects.read_text().splitlines()]
+    assert [(one["repeats_problem"], one["other_answer"]) for one in said if "repeats_problem" in one] == [
+        (0, False), (0, False), (2, True), (2, True),
+    ]  # fmt: skip
     assert steps(made) == {
         "exact_duplicates": {"exact_duplicate": 2},
         "normalised_duplicates": {"normalised_duplicate": 2},
@@ -298,6 +316,28 @@ def test_near_duplicates_keep_numbers_signs_and_answers(tmp_path: Path) -> None:
     assert len(prepared(tmp_path / "all", str(tmp_path / "a.jsonl"), near_duplicates=False)[0]) == 4
 
 
+@pytest.mark.parametrize(("similarity", "left"), [(0.5, 1), (0.9, 2)])
+def test_the_option_says_what_near_is(similarity: float, left: int, tmp_path: Path) -> None:
+    """Two texts with seven of nine runs of three words in common."""
+    rows = [{"problem": f"a b c d e f g h i {end}", "answer": "1"} for end in ("j", "k")]
+    assert len(prepared(tmp_path / "out", jsonl(tmp_path / "a.jsonl", rows), similarity=similarity)[0]) == left
+
+
+def test_a_row_that_is_gone_is_not_looked_at_again(tmp_path: Path) -> None:
+    """A problem with two answers is dropped as that, and is then no hit, and like no other row."""
+    text = "find the sum of all the numbers that are not on the long list that stands here below"
+    rows = [{"problem": text, "answer": "1"}, {"problem": text, "answer": "2"}, {"problem": f"{text} o", "answer": "1"}]
+    rows.append({"problem": "quite another", "answer": "3"})
+    against = jsonl(tmp_path / "tests.jsonl", [{"problem": text}])
+    file = jsonl(tmp_path / "a.jsonl", rows)
+    kept, made = prepared(tmp_path / "out", file, against=(against,))
+    assert ([row["answer"] for row in kept], steps(made)) == (
+        ["3"], {"exact_duplicates": {"exact_duplicate": 1}, "conflicts": {"conflicting_answers": 1},
+             "decontaminate": {"contaminated": 1}},
+    )  # fmt: skip
+    assert [hit["row"] for hit in made.card["decontamination"]["hits"]] == [f"{file}, row 3"]
+
+
 # --- evaluation sets ------------------------------------------------------------------------------
 
 
@@ -325,6 +365,15 @@ def test_evaluation_problems_are_taken_out_and_listed(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert found["hits"][0]["coverage"] == 1.0
     assert found["sets"][0]["problems_found"] == 2
+
+
+def test_a_named_set_is_looked_for_in_its_folder(tmp_path: Path) -> None:
+    """data_dir holds it; nothing is fetched."""
+    jsonl(tmp_path / "aime24.jsonl", [{"problem": "Find 7 times 8.", "answer": "56"}])
+    file = jsonl(tmp_path / "a.jsonl", [{"problem": f"Find 7 times {n}.", "answer": f"{7 * n}"} for n in (8, 9)])
+    kept, made = prepared(tmp_path / "out", file, against=("aime24",), data_dir=str(tmp_path))
+    assert [row["answer"] for row in kept] == ["63"]
+    assert [(one["set"], one["problems"]) for one in made.card["decontamination"]["sets"]] == [("aime24", 1)]
 
 
 # --- integer answers ------------------------------------------------------------------------------
@@ -361,6 +410,11 @@ def test_integer_answers_keep_the_original(tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "out" / "originals.parquet").to_pylist() == [
         {"problem": "Problem a?", "answer": "1/2"}
     ]
+    assert "integers" not in [step.name for step in made.steps]
+    assert first["id"] == hashlib.sha256(b"Problem a? Give m + n.").hexdigest()[:32]
+    again, _ = prepared(tmp_path / "again", str(tmp_path / "out"))
+    assert again == kept
+    assert (tmp_path / "again" / "originals.parquet").is_file()
     only, made = prepared(tmp_path / "only", file, integers="only", tools=tools(rewrite=rewriting))
     assert [row["answer"] for row in only] == ["3", "25"]
     assert steps(made) == {"integers": {"interval": 1}}
@@ -443,6 +497,33 @@ def mixed(path: Path) -> str:
     return jsonl(path, [*rows, {"problem": rows[0]["problem"], "answer": "99", "level": None}, {"problem": None}])
 
 
+def test_the_card_digests_the_content_and_counts_its_tokens(tmp_path: Path) -> None:
+    """A line of JSON for each problem and answer; the tokens of every problem."""
+    rows = [{"problem": f"What is {'1 ' * n}?", "answer": str(n)} for n in range(1, 4)]
+    tokens = {"count_tokens": lambda texts: [len(text) for text in texts], "tokenizer": "letters"}
+    kept, made = prepared(tmp_path / "out", jsonl(tmp_path / "a.jsonl", rows), tools=tools(**tokens))
+    lines = [json.dumps([row["problem"], row["answer"]]) + "\n" for row in kept]
+    assert made.card["content_sha256"] == hashlib.sha256("".join(lines).encode()).hexdigest()
+    told = made.card["problem_tokens"]
+    assert (told["tokenizer"], told["mean"], sum(told["histogram"].values())) == ("letters", 13.0, 3)
+
+
+def test_with_grader_and_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the command does it: answers are compared by value, tokens are the text's own, each step is told of."""
+
+    def tokenizer(texts: list[str], add_special_tokens: bool = True) -> Row:
+        return {"input_ids": [[0] * (len(text) + add_special_tokens) for text in texts]}
+
+    monkeypatch.setattr("dapo.model.loading.load_tokenizer", lambda model: tokenizer)
+    rows = [{"problem": "What is 1/2?", "answer": a} for a in ("0.5", "\\frac{1}{2}")]
+    said: list[str] = []
+    file = jsonl(tmp_path / "a.jsonl", rows)
+    made = curate.run(Options(sources=(file,)), tmp_path / "out", tokenizer="a", say=said.append)
+    assert steps(made) == {"exact_duplicates": {"exact_duplicate": 1}}
+    assert (made.card["conflicts"], made.card["problem_tokens"]["max"]) == ([], 12)
+    assert said[0] == f"{file}: 2 rows, 1 distinct problems so far"
+
+
 def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
     """Table and card do not depend on the time, the place, or who runs it."""
     file = mixed(tmp_path / "a.jsonl")
@@ -499,6 +580,29 @@ def test_what_stands_at_the_place_is_not_lost(tmp_path: Path) -> None:
     prepared(tmp_path / "out", file, overwrite=True, max_rows=5)
     assert len(pq.read_table(tmp_path / "out" / "train.parquet")) == 5
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "mine", "out"]
+
+
+def test_columns_keep_their_values_over_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ratings come along unasked; integers among floats become floats, however large; no row is written twice."""
+    monkeypatch.setattr("dapo.data.prepare.output.GROUP", 2)
+    rows = [{"problem": f"What is {n}?", "answer": n, "size": 2.0**n if n % 2 else 2**60 + 1} for n in range(5)]
+    rows[3] |= {"pass_rate": 0.25, "pass_right": 1}
+    rows = [row | {"even": row["answer"] % 2 == 0} for row in rows]
+    kept, _ = prepared(tmp_path / "out", jsonl(tmp_path / "a.jsonl", rows), keep=("size", "even"))
+    assert [row["even"] for row in kept] == [True, False, True, False, True]
+    assert [row["origin_row"] for row in kept] == [1, 2, 3, 4, 5]
+    assert [row["size"] for row in kept] == [2.0**60, 2.0, 2.0**60, 8.0, 2.0**60]
+    assert [(row["pass_rate"], row["pass_right"]) for row in kept[2:4]] == [(None, None), (0.25, 1)]
+
+
+@pytest.mark.parametrize("name", ["coverage", "similarity"])
+@pytest.mark.parametrize("share", [0.0, 1.001, float("nan")])
+def test_shares_above_0_and_at_most_1(name: str, share: float, tmp_path: Path) -> None:
+    """0 would find everything."""
+    file = jsonl(tmp_path / "a.jsonl", [{"problem": "What is 1?", "answer": "1"}])
+    with pytest.raises(UserError, match=f"--{name}"):
+        prepared(tmp_path / "out", file, **{name: share})
+    assert len(prepared(tmp_path / "out", file, **{name: 1.0})[0]) == 1
 
 
 def test_a_column_that_a_row_lacks_is_named(tmp_path: Path) -> None:
@@ -568,6 +672,9 @@ def test_an_unknown_template_is_told_of_and_taken_off(tmp_path: Path) -> None:
         prepared(tmp_path / "none", file, template="Solve: {{ problem }}")
     with pytest.raises(DataError, match="write it with one"):
         prepared(tmp_path / "none", file, template="Solve:")
+    rows = [{"problem": text, "answer": "1"} for text in ("Solve 2. Now.", "Solve  Now.", "Solve Now.")]
+    kept, made = prepared(tmp_path / "few", jsonl(tmp_path / "b.jsonl", rows), template="\n Solve {{problem}} Now.\n")
+    assert [row["problem"] for row in kept] == ["2.", "Solve  Now."]
 
 
 def test_rejects_may_stand_in_the_prepared_folder(tmp_path: Path) -> None:
@@ -577,43 +684,28 @@ def test_rejects_may_stand_in_the_prepared_folder(tmp_path: Path) -> None:
     assert len((tmp_path / "out" / "rejects.jsonl").read_text().splitlines()) == 72 - len(rows)
 
 
-class Model(BaseHTTPRequestHandler):
-    """Words every rewrite as a power a^b, and once with a parameter that is not right."""
-
-    wrong = False
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        reply = {
+def wording(wrong: bool) -> str:
+    """A model's reply: e^(m/n), and where it is wrong with a parameter that is not right."""
+    return json.dumps(
+        {
             "sentence": "The answer is $e^{\\frac{m}{n}}$ with positive integers $m$, $n$ that have no common factor. "
             "Give $m+n$.",
             "form": "e^{\\frac{m}{n}}",
-            "parameters": {"m": 3, "n": 4 if Model.wrong else 2},
+            "parameters": {"m": 3, "n": 4 if wrong else 2},
             "target": "m+n",
         }
-        body = json.dumps({"choices": [{"message": {"content": json.dumps(reply)}, "finish_reason": "stop"}]}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *words: Any) -> None:
-        """Silent."""
+    )
 
 
 @pytest.mark.parametrize("wrong", [False, True])
-def test_a_model_may_word_what_no_rule_can(wrong: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_may_word_what_no_rule_can(wrong: bool, tmp_path: Path) -> None:
     """--rewriter llm asks a server where the rule refuses, and its reply has to pass the same checks."""
-    monkeypatch.setattr(Model, "wrong", wrong)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Model)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
     file = jsonl(tmp_path / "a.jsonl", [{"problem": "What is the limit?", "answer": "e^{\\frac{3}{2}}"}])
-    code, _, err = helpers.quiet_dapo(
-        "data", "prepare", file, "-o", tmp_path / "out", "--integers", "rewrite", "--rewriter", "llm", "--endpoint",
-        f"http://127.0.0.1:{server.server_port}/v1", "--model", "m",
-    )  # fmt: skip
-    server.shutdown()
-    server.server_close()
+    with serving(lambda body: wording(wrong)) as server:
+        code, _, err = helpers.quiet_dapo(
+            "data", "prepare", file, "-o", tmp_path / "out", "--integers", "rewrite", "--rewriter", "llm",
+            "--endpoint", server, "--model", "m",
+        )  # fmt: skip
     assert code == 0, err
     (row,) = pq.read_table(tmp_path / "out" / "train.parquet").to_pylist()
     assert (row["answer"], row["integer_form"]) == (("e^{\\frac{3}{2}}", None) if wrong else ("5", "llm"))

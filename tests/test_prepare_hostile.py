@@ -250,14 +250,19 @@ def test_what_is_at_out_already_is_kept(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     (tmp_path / "link").symlink_to(tmp_path / "folder")
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "mine.jsonl").write_text("mine")
     before = tree(tmp_path)
-    for name in ("file", "folder", "empty", "dangling", "link"):
+    for name in ("file", "folder", "empty", "dangling", "link", "rows"):
         assert "exists" in refused(source, "-o", tmp_path / name)
-    for name in ("file", "folder", "dangling", "link"):
+    for name in ("file", "folder", "dangling", "link", "rows"):
         assert "not overwritten" in refused(source, "-o", tmp_path / name, "--overwrite")
     assert tree(tmp_path) == before
     assert quiet_dapo("data", "prepare", source, "-o", tmp_path / "empty", "--overwrite")[0] == 0
     first = (tmp_path / "empty" / "card.json").read_bytes()
+    (tmp_path / "good").symlink_to(tmp_path / "empty")
+    assert "not overwritten" in refused(source, "-o", tmp_path / "good", "--overwrite")
+    (tmp_path / "good").unlink()
     more = write_rows(tmp_path / "b.jsonl", [GOOD, {"problem": "b", "answer": 1}])
     assert quiet_dapo("data", "prepare", more, "-o", tmp_path / "empty", "--overwrite")[0] == 0
     assert (tmp_path / "empty" / "card.json").read_bytes() != first
@@ -298,14 +303,15 @@ def test_a_place_that_cannot_be_written(tmp_path: Path, place: str) -> None:
     assert source.read_text() == json.dumps(GOOD) + "\n"
 
 
-@pytest.mark.parametrize("place", ["a.jsonl/rejects", "x" * 300, "folder", "out", "a.jsonl", "pipe"])
+@pytest.mark.parametrize("place", ["a.jsonl/rejects", "x" * 300, "folder", "out", "a.jsonl", "pipe", "t.jsonl"])
 def test_a_place_of_the_rejects_that_does_not_do(tmp_path: Path, place: str) -> None:
     """It is refused before anything is written; no source is overwritten."""
     source = write_rows(tmp_path / "a.jsonl", [GOOD, GOOD])
+    tested = write_rows(tmp_path / "t.jsonl", [{"problem": "another"}])
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
     before = tree(tmp_path)
-    refused(source, "-o", tmp_path / "out", "--rejects", tmp_path / place)
+    refused(source, "-o", tmp_path / "out", "--rejects", tmp_path / place, "--against", tested)
     assert tree(tmp_path) == before
     assert source.read_text().count("\n") == 2
     assert (tmp_path / "pipe").is_fifo()

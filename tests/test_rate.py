@@ -6,58 +6,50 @@ import json
 import re
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pyarrow.parquet as pq
 import pytest
 
 import helpers_run as helpers
-from dapo.data.prepare.rating import exact_interval
+from dapo.data.prepare.rating import exact_interval, write_rated
+from dapo.difficulty import Rating, forecast
+from dapo.errors import DataError, UserError
+from dapo.rate import Rated, _results, lines, sets_to_sample
+from helpers_server import serving
 
 K = 4
 
 
-class Server(BaseHTTPRequestHandler):
+class Server:
     """Of "What is 10 plus N?" the first N of each K samples are right; what was made an integer is never right."""
 
     counts: ClassVar[dict[str, int]] = {}
     lock: ClassVar[threading.Lock] = threading.Lock()
     ends_after: ClassVar[int | None] = None
 
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+    @staticmethod
+    def reply(body: dict[str, Any]) -> str | int:
         question = body["messages"][-1]["content"]
         with Server.lock:
             count = Server.counts[question] = Server.counts.get(question, 0) + 1
             total = sum(Server.counts.values())
         if Server.ends_after is not None and total > Server.ends_after:
-            self.send_error(400)
-            return
+            return 400
         number = int(re.findall(r"plus (\d+)", question)[0])
         right = "1/2" if "half" in question and "integer" not in question else str(10 + number)
-        text = f"Answer: {right if (count - 1) % K < number else '-1'}"
-        data = json.dumps({"choices": [{"message": {"content": text}, "finish_reason": "stop"}]}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *words: Any) -> None:
-        """Silent."""
+        return f"Answer: {right if (count - 1) % K < number else '-1'}"
 
 
 @pytest.fixture
 def server() -> Iterator[str]:
     """The server's address."""
-    served = ThreadingHTTPServer(("127.0.0.1", 0), Server)
     Server.counts.clear()
     Server.ends_after = None
-    threading.Thread(target=served.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{served.server_port}/v1"
-    served.shutdown()
-    served.server_close()
+    with serving(Server.reply) as address:
+        yield address
 
 
 @pytest.fixture
@@ -99,15 +91,18 @@ def test_pass_rates_are_written_with_their_intervals(server: str, folder: Path) 
     assert [(row["pass_right"], row["pass_responses"]) for row in rows][1:3] == [(1, 4), (2, 4)]
     assert (rows[2]["pass_rate_low"], rows[2]["pass_rate_high"]) == exact_interval(2, 4)
     assert [row["original_pass_rate"] for row in rows] == [None] * 5 + [1.0]
-    assert "integer rewriting, 1 problems before and after: pass rate -100.0%" in out
+    assert [row["original_pass_responses"] for row in rows] == [None] * 5 + [K]
+    assert "integer rewriting, 1 problems before and after: pass rate -100.0% (no interval for one problem)" in out
     # At G = 4 = K the unbiased prediction is 1 for 0 < right < 4: three of six. Beyond K there is f(rate).
     assert "at 16 responses a draw, 49.7% of draws would be informative" in out
     again = ok("data", "rate", folder, "rated.samples", "-o", "again", "--responses-per-prompt", "4")
     assert "at 4 responses a draw, 50.0% of draws would be informative" in again
+    assert "takes 2.00 draws" in again
     assert Path("again/train.parquet").read_bytes() == Path("rated/train.parquet").read_bytes()
     card = json.loads(Path("rated/card.json").read_text())
     assert (card["rating"]["model"]["name"], card["rating"]["sampling"]["top_p"]) == ("small", 1.0)
     assert card["rating"]["rows_rated"] == 6
+    assert (card["rating"]["prompt"]["template"], card["rating"]["grader"]["judge"]) == ("chat", "grader")
     assert "rated" in ok("data", "inspect", "rated")
 
 
@@ -184,6 +179,45 @@ def test_a_folder_of_any_name_is_rated(server: str, folder: Path, name: str, mon
     ok("data", "rate", name, "small", "-o", folder.parent / "rated", *asked(server))
     rows = pq.read_table(folder.parent / "rated" / "train.parquet").to_pylist()
     assert [row["pass_rate"] for row in rows] == [0.0, 0.25, 0.5, 0.75, 1.0, 0.0]
+
+
+def test_one_score_that_is_neither_right_nor_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then there is no pass rate, however the other problems are scored."""
+    results = [SimpleNamespace(question=str(graded), answer="1", graded=graded) for graded in (True, False)]
+    figures = SimpleNamespace(sets=[SimpleNamespace(results=results)])
+    monkeypatch.setattr("dapo.rate.figures_of_rows", lambda rows: figures)
+    store: Any = SimpleNamespace(path="old", rows=lambda name: {"a": []})
+    with pytest.raises(UserError, match="old: its scores don't say right or wrong"):
+        _results(store, {"sets": {"s": {"problems": 1}}})
+
+
+def test_nothing_to_learn_is_said_so() -> None:
+    """All right or none right: no draw would be informative."""
+    seen = forecast([[Rating(1.0), Rating(0.0)]], None, size=4, wanted=1)
+    _, said = lines(Rated(rows=2, unrated=0, mean=0.5, samples=4, seen=seen, size=4, rewrite=None))
+    assert said.endswith("for this model: it can learn nothing from these problems")
+
+
+def test_a_folder_that_no_data_setting_can_name(folder: Path) -> None:
+    """--data takes several sets with commas between."""
+    assert sets_to_sample(str(folder)) == f"{folder},{folder / 'originals.parquet'}"
+    folder.rename("a,b")
+    with pytest.raises(DataError, match="a path with a comma"):
+        sets_to_sample("a,b")
+
+
+def test_a_set_can_be_rated_again(folder: Path) -> None:
+    """The new rates replace the old ones; none right of some is 0, and a problem without responses has none."""
+    problems = [(row["problem"], row["answer"]) for row in pq.read_table(folder / "train.parquet").to_pylist()]
+    assert write_rated(folder, Path("one"), {problems[0]: (3, 4), problems[1]: (1, 2)}, {"by": "one"}) == 2
+    assert write_rated(Path("one"), Path("two"), {problems[1]: (0, 4)}, {"by": "two"}) == 1
+    rows = pq.read_table("two/train.parquet").to_pylist()
+    assert [(row["pass_rate"], row["pass_right"], row["pass_responses"]) for row in rows] == [
+        (None, None, None), (0.0, 0, 4), *[(None, None, None)] * 4,
+    ]  # fmt: skip
+    assert [row["pass_rate_low"] for row in rows[:2]] == [None, 0.0]
+    assert pq.read_schema("two/train.parquet").names.count("pass_rate") == 1
+    assert json.loads(Path("two/card.json").read_text())["rating"] == {"by": "two", "rows_rated": 1}
 
 
 def test_exact_intervals() -> None:

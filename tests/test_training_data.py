@@ -163,6 +163,13 @@ def test_counts_beside_a_rating_are_used(tmp_path: Path) -> None:
     assert prompt.rating == 0.5
 
 
+def test_all_right_is_a_count(tmp_path: Path) -> None:
+    """The last count that can be, and the first."""
+    for rate, right in ((1.0, 4), (0.0, 0)):
+        source = rated(tmp_path / "d.jsonl", rate, rate, pass_right=right, pass_responses=4)
+        assert "0.0% of draws are informative" in told(checked(config(source, **RATED)))
+
+
 @pytest.mark.parametrize(("right", "responses"), [(5, 4), (-1, 4), (1.0, 4), (True, 4), ("1", 4), (0, 4.5), (1, False)])
 def test_counts_that_are_none(tmp_path: Path, right: Any, responses: Any) -> None:
     """Named by row."""

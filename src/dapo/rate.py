@@ -22,7 +22,7 @@ from dapo.evaluate.store import EvaluationDirectory
 from dapo.records import Row
 
 # What a rating depends on, of an evaluation's settings.
-RECORDED = ("model", "sampling", "template", "system", "reward")
+RECORDED = ("model", "sampling", "prompt", "grader", "reward")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ def _results(samples: EvaluationDirectory, settings: Mapping[str, Any]) -> dict[
 
 
 def _about(settings: Mapping[str, Any], rewrite: Paired | None) -> dict[str, Any]:
-    about = {name: settings[name] for name in RECORDED if name in settings}
+    about = {name: settings[name] for name in RECORDED}
     if rewrite is not None:
         about["rewrite"] = plain(asdict(rewrite))
     return {**about, "interval": "95%, Clopper and Pearson"}
@@ -146,9 +146,7 @@ def lines(rated: Rated) -> list[str]:
     if rated.unrated:
         found.append(f"{rated.unrated:,} problems are not among those sampled, with the same answer: no pass rate")
     acceptance = f"at {rated.size} responses a draw, {rated.seen.acceptance:.1%} of draws would be informative"
-    if math.isnan(rated.seen.acceptance):
-        found.append(f"no forecast at {rated.size} responses a draw from {rated.samples} responses")
-    elif rated.seen.acceptance == 0:
+    if rated.seen.acceptance == 0:
         found.append(f"{acceptance} for this model: it can learn nothing from these problems")
     else:
         found.append(f"{acceptance} for this model, so an informative one takes {rated.seen.draws:.2f} draws")

@@ -1,9 +1,9 @@
 """Training rows that hold a problem of an evaluation set.
 
 An evaluation problem stands in a row when at least half of its distinct word n-grams (10 words, by default) do, or
-when the two are near-duplicates (`near.similarity`). One shared n-gram means nothing on contest text: of the 30
-problems of AIME 2024, 13 share one with DAPO-Math-17k by boilerplate alone. A problem of fewer than n words is
-found when its normalised text is the row's, or by similarity.
+when the two are near-duplicates (`near.similarity`). One shared n-gram means nothing on contest text, where
+"relatively prime positive integers" and its kin stand in many problems. A problem of fewer than n words is found when
+its normalised text is the row's, or by similarity.
 """
 
 from __future__ import annotations
@@ -62,19 +62,18 @@ class Contamination:
                 self._at[run].append(index)
         self._keys = near.band_keys(item.problem for item in tested)
 
-    def hits(self, problems: Sequence[str], keys: near.Keys, first_row: int = 0) -> Iterable[Hit]:
+    def hits(self, problems: Sequence[str], keys: near.Keys) -> Iterable[Hit]:
         """The hits in some rows, in order.
 
         Args:
             problems: the rows' problems.
             keys: their `near.band_keys`.
-            first_row: index of the first.
         """
         candidates: dict[int, list[int]] = defaultdict(list)
         for row, tested in near.pairs_between(keys, self._keys):
             candidates[row].append(tested)
         for row, problem in enumerate(problems):
-            yield from self._of_row(problem, first_row + row, candidates[row])
+            yield from self._of_row(problem, row, candidates[row])
 
     def _of_row(self, problem: str, row: int, candidates: Sequence[int]) -> Iterable[Hit]:
         shared = Counter(index for run in grams(words(problem), self._n) if run in self._at for index in self._at[run])

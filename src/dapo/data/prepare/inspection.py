@@ -12,7 +12,6 @@ from dapo.data.prepare.describe import Lengths, answer_type
 from dapo.data.prepare.reading import Columns, Raw, open_source, rows
 from dapo.data.prepare.text import language, words
 from dapo.data.prepare.validate import as_text
-from dapo.data.sources import AUTO
 from dapo.data.tables import CARD, is_prepared
 from dapo.errors import DataError
 from dapo.files import sha256
@@ -51,7 +50,7 @@ class Inspection:
 
 
 def look(name: str, samples: int = 3, seed: int = 0, columns: Columns | None = None) -> Inspection:
-    """Reads a source once.
+    """Reads a source: once for the figures, once more for the rows to show.
 
     Args:
         name: what `reading.open_source` takes.
@@ -68,24 +67,16 @@ def look(name: str, samples: int = 3, seed: int = 0, columns: Columns | None = N
         found.rows += 1
         found.columns.update(raw.columns.keys())
         found.sources[raw.source] += 1
+        answer = as_text(raw.answer)
+        found.answer_types[answer_type(answer) if answer else "none"] += 1
         if not isinstance(raw.problem, str):
             found.unreadable += 1
             continue
         found.languages[language(raw.problem)] += 1
         found.lengths.add([len(words(raw.problem))])
     chosen = set(permutation(seed, Purpose.DATA_ORDER, found.rows)[:samples].tolist()) if found.rows else set()
-    try:
-        next(rows(source, columns), None)
-        answers = True
-    except DataError:  # rows were read without answers above, so it is these that are missing
-        if columns.answer != AUTO:
-            raise
-        answers = False
-    for index, raw in enumerate(rows(source, columns, answers=answers)):
-        answer = as_text(raw.answer)
-        found.answer_types["none" if not answer else answer_type(answer)] += 1
-        if index in chosen:
-            found.samples.append(raw)
+    again = enumerate(rows(source, columns, answers=False)) if chosen else ()
+    found.samples += [raw for index, raw in again if index in chosen]
     return found
 
 

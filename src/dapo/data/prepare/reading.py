@@ -160,7 +160,7 @@ def rows(
         source: opened.
         columns: which to read.
         max_rows: only the first of each source.
-        answers: whether a file without a column of answers is refused; without, all of them are None.
+        answers: whether a file without a column of answers is refused; else they are None there.
         template: a wording around "{{ problem }}" that is taken off where it stands; the source's `about` counts.
 
     Raises:
@@ -204,11 +204,14 @@ def _all_rows(source: Source, columns: Columns, answers: bool) -> Iterator[Raw]:
             where = f"{label}, row {number}"
             if not prompt:
                 prompt = _resolved(found, columns.prompt, PROBLEM_COLUMNS, where, "--prompt-column")
-                if answers:
+                try:
                     answer = _resolved(found, columns.answer, GOLD_COLUMNS, where, "--answer-column")
+                except DataError:
+                    if answers:
+                        raise
             yield Raw(
                 problem=found[prompt] if prepared else _problem(found, prompt),
-                answer=_gold(_lookup(found, answer), answer) if answers else None,
+                answer=_gold(_lookup(found, answer), answer) if answer else None,
                 columns=found,
                 source=str(found.get("data_source") or Path(label).stem),
                 file=label,

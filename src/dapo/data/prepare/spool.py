@@ -53,11 +53,12 @@ class Spool:
     """Rows written once, then read any number of times."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._rows = path, 0
+        self._path = path
         self._file = pa.OSFile(str(path), "wb")
         self._writer = pa.ipc.new_stream(self._file, _SCHEMA, options=pa.ipc.IpcWriteOptions(compression="zstd"))
         self._batch: list[dict[str, Any]] = []
         self._types: dict[str, set[str]] = defaultdict(set)
+        self._rows = 0
 
     def __len__(self) -> int:
         return self._rows
@@ -92,15 +93,14 @@ class Spool:
         self._writer.close()
         self._file.close()
 
-    def batches(self, without: Collection[int] = ()) -> Iterator[list[Row]]:
-        """The rows in order, except those with some numbers."""
+    def batches(self) -> Iterator[list[Row]]:
+        """The rows in order."""
         number = 0
         with pa.OSFile(str(self._path), "rb") as file, pa.ipc.open_stream(file) as reader:
             for batch in reader:
                 rows = []
                 for values in batch.to_pylist():
-                    if number not in without:
-                        rows.append(Row(number=number, **{**values, "columns": json.loads(values["columns"])}))
+                    rows.append(Row(number=number, **{**values, "columns": json.loads(values["columns"])}))
                     number += 1
                 yield rows
 
