@@ -237,6 +237,7 @@ def test_inspect_shows_card_samples_and_lengths(folder: Path) -> None:
     assert found["card"] is None
     Path("tests.jsonl").write_text('{"problem": "What is it?"}\n')
     assert json.loads(ok("data", "inspect", "tests.jsonl", "--json"))["answer_type"] == {"none": 1}
+    assert "no column gold" in refused("data", "inspect", "tests.jsonl", "--answer-column", "gold")
     table = folder / "train.parquet"
     table.write_bytes(table.read_bytes()[:-1] + b"X")
     assert "not the table that card.json is about" in refused("data", "inspect", folder)

@@ -160,7 +160,8 @@ def rows(
         source: opened.
         columns: which to read.
         max_rows: only the first of each source.
-        answers: whether a file without a column of answers is refused; else they are None there.
+        answers: whether a file without a column of answers is refused (one named in `columns` always is); else they
+            are None there.
         template: a wording around "{{ problem }}" that is taken off where it stands; the source's `about` counts.
 
     Raises:
@@ -207,7 +208,7 @@ def _all_rows(source: Source, columns: Columns, answers: bool) -> Iterator[Raw]:
                 try:
                     answer = _resolved(found, columns.answer, GOLD_COLUMNS, where, "--answer-column")
                 except DataError:
-                    if answers:
+                    if answers or columns.answer != AUTO:
                         raise
             yield Raw(
                 problem=found[prompt] if prepared else _problem(found, prompt),
