@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from dapo.config.reward import JUDGES, function_names, has_judge
-from dapo.config.schema import Config, RewardConfig, SourceConfig
+from dapo.config.schema import AlgorithmConfig, Config, RewardConfig, SourceConfig
 from dapo.config.sets import HOLDOUT, evaluation_sources, source_tables
 from dapo.errors import ConfigError
 
@@ -52,6 +52,12 @@ def _sampling(config: Config) -> Iterator[str]:
     sampling, train = config.sampling, config.train
     if sampling.responses_per_prompt < 2:
         yield ("sampling.responses_per_prompt = 1: a group of one has no relative advantage; use 2 or more")
+    least, most = sampling.min_responses_per_prompt, sampling.responses_per_prompt
+    if least is not None and not 2 <= least <= most:
+        yield (
+            f"sampling.min_responses_per_prompt = {least}: use 2 to responses_per_prompt = {most}, "
+            'or "off" for groups of one size'
+        )
     if sampling.prompts_per_step % train.updates_per_step:
         yield (
             f"train.updates_per_step = {train.updates_per_step} does not divide "
@@ -218,10 +224,43 @@ def _algorithm(config: Config) -> Iterator[str]:
             'algorithm.importance_cap weighs old against engine, and algorithm.old_logprobs = "engine" makes them '
             'one; set importance_cap = "off" or old_logprobs = "learner"'
         )
+    yield from _objective(config)
     if algorithm.kl.place == "off" and algorithm.kl.coef > 0:
         yield 'algorithm.kl.coef is set but algorithm.kl.place = "off"; set place to "loss" or "reward"'
     if algorithm.kl.place != "off" and algorithm.kl.coef == 0:
         yield f'algorithm.kl.place = "{algorithm.kl.place}" needs algorithm.kl.coef over 0'
+
+
+def _objective(config: Config) -> Iterator[str]:
+    """What single objectives and estimators can't be combined with."""
+    algorithm = config.algorithm
+    covariance = algorithm.covariance
+    if covariance.low >= covariance.high:
+        yield (
+            f"algorithm.covariance.low = {covariance.low:g} is not under high = {covariance.high:g}, "
+            "which leaves no token to pick; swap them"
+        )
+    if algorithm.clip_dual is not None and algorithm.objective not in ("dapo", "clip_cov") and _built_in(algorithm):
+        yield (
+            f'algorithm.clip_dual bounds the loss of objective = "dapo" and "clip_cov"; with "{algorithm.objective}" '
+            'it would do nothing: set it "off"'
+        )
+    if algorithm.importance_level != "token" and algorithm.importance_cap is None:
+        yield (
+            f'algorithm.importance_level = "{algorithm.importance_level}" needs algorithm.importance_cap, the bound C '
+            "of the weight"
+        )
+    if algorithm.kl.place == "loss" and algorithm.kl.estimator == "k1":
+        yield (
+            'algorithm.kl.estimator = "k1" in the loss has a gradient of zero in the mean; use "k2" or "k3", or '
+            'kl.place = "reward"'
+        )
+    if algorithm.kl.place == "off" and algorithm.kl.reset_every is not None:
+        yield 'algorithm.kl.reset_every has no reference to reset; set algorithm.kl.place to "loss" or "reward"'
+
+
+def _built_in(algorithm: AlgorithmConfig) -> bool:
+    return algorithm.objective in ("dapo", "gspo", "cispo", "clip_cov", "kl_cov")
 
 
 def _data(config: Config) -> Iterator[str]:

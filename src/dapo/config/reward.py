@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from dapo.config.base import Float, Int, NullableInt, Section
+from dapo.config.base import Float, Int, NullableFloat, NullableInt, Section
 
 Extract = Literal["answer_line", "boxed", "tag", "sentence", "whole", "last_math", "last_number"]
 Compat = Literal["off", "verl-math-dapo"]
@@ -66,6 +66,11 @@ class RewardConfig(Section):
     """Lcache of Eq. 13: the last tokens before the limit, where the penalty grows. Paper: 4096."""
     overlong_factor: Annotated[Float, Field(gt=0)] = 1.0
     """Multiplies the penalty; below 2, so that no wrong answer can outrank a right one."""
+    normalisation: Literal["off", "running"] = "off"
+    """Not the paper's. running: shaped rewards less their mean over their standard deviation, over all responses
+    trained on so far, before advantages are made. The filter never sees it."""
+    clip: NullableFloat = None
+    """Not the paper's: shaped (and normalised) rewards are cut to +- this before advantages are made."""
     placebo: bool = False
     """An experiment's control: permute the scores among a round's responses before anything
     looks at them. What still improves did not come from the reward."""

@@ -10,7 +10,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from dapo.config.base import Beta, Float, Int, NullableFloat, NullableInt, NullableStr, Section, Seed, no_bool
+from dapo.config.base import (
+    Beta,
+    Float,
+    Int,
+    NullableFloat,
+    NullableInt,
+    NullableStr,
+    Section,
+    Seed,
+    no_bool,
+    off_is_none,
+)
 from dapo.config.data import DataConfig, EvalConfig, SourceConfig
 from dapo.config.reward import Overlong, RewardConfig, RewardFunctionConfig, SourceRewardConfig
 
@@ -21,6 +32,7 @@ __all__ = [
     "AlgorithmConfig",
     "CheckpointConfig",
     "Config",
+    "CovarianceConfig",
     "DataConfig",
     "EngineConfig",
     "EvalConfig",
@@ -67,6 +79,9 @@ class SamplingConfig(Section):
     """N: groups that one rollout step trains on. Paper: 512."""
     responses_per_prompt: Int = Field(default=16, ge=1)
     """G: responses of one group. Paper: 16."""
+    min_responses_per_prompt: NullableInt = None
+    """Not the paper's: a reward-adaptive group size. A prompt that earlier draws (or data.rating_column) found
+    right at rate p gets round(min + (G - min) (1 - p)) responses, one without a record gets G. "off": always G."""
     gen_prompts: NullableInt = None
     """Prompts drawn in one round, or in flight in the window; "off" means prompts_per_step. Code: 1536."""
     max_rounds: Int = Field(default=10, ge=1)
@@ -94,25 +109,48 @@ class SamplingConfig(Section):
 
 
 class KLConfig(Section):
-    """KL to the starting policy, estimator exp(x) - x - 1, x = log ref - log pi. DAPO: none."""
+    """KL to a reference policy, the starting one unless it is reset. DAPO: none."""
 
     place: Literal["off", "loss", "reward"] = "off"
     """loss: coef * kl is added to each token's loss. reward: coef * its sum over the response's
-    tokens is taken off the reward."""
+    tokens is taken off the reward (advantage = "batch": over the tokens from each one on)."""
     coef: Annotated[Float, Field(ge=0)] = 0.0
     """Its weight."""
+    estimator: Literal["k1", "k2", "k3"] = "k3"
+    """Of x = log ref - log pi at the sampled token. k1: -x. k2: x^2 / 2. k3: exp(x) - x - 1. k1 is for the
+    reward alone: as a loss its gradient is zero in the mean."""
+    reset_every: NullableInt = None
+    """ProRL: after every so many steps the reference becomes the present policy, and AdamW starts afresh."""
+
+
+class CovarianceConfig(Section):
+    """Which tokens objective = "clip_cov" and "kl_cov" pick (arXiv 2505.22617), by
+    (log pi - its mean) (A - its mean) over the loss tokens of a mini-batch, at the step's start."""
+
+    fraction: Annotated[Float, Field(gt=0, le=1)] = 2e-4
+    """Share of the loss tokens that is picked; at least one token."""
+    low: Annotated[Float, Field(gt=0)] = 1.0
+    """clip_cov picks at random among tokens whose covariance lies over this ..."""
+    high: Annotated[Float, Field(gt=0)] = 5.0
+    """... and under this; kl_cov takes the largest, whatever they are."""
+    kl_coef: Annotated[Float, Field(gt=0)] = 1.0
+    """kl_cov: weight of the KL from the old policy on picked tokens."""
 
 
 class AlgorithmConfig(Section):
     """The objective (Eq. 8 to 12)."""
 
+    advantage: Literal["group", "mean", "leave_one_out", "batch_std", "batch"] = "group"
+    """group: Eq. 9, (R - mean) / (std + eps) in each group. mean: R - mean (Dr.GRPO). leave_one_out: R - mean
+    of the others (RLOO). batch_std: R - mean of the group, over the std of the step's rewards (Lite PPO).
+    batch: R less its mean over its std, over all loss tokens of the step (REINFORCE++)."""
     std_correction: Annotated[Literal[0, 1], BeforeValidator(no_bool)] = 1
     """Divisor G - correction under the root of a group's standard deviation. The paper does not
     say; the code uses 1."""
     advantage_eps: Annotated[Float, Field(ge=0)] = 1e-6
     """Added to the standard deviation. Code: 1e-6."""
-    clip_low: Annotated[Float, Field(gt=0, lt=1)] = 0.2
-    """The ratio is clipped below at 1 - clip_low. Paper: 0.2."""
+    clip_low: Annotated[Annotated[Float, Field(gt=0, lt=1)] | None, BeforeValidator(off_is_none)] = 0.2
+    """The ratio is clipped below at 1 - clip_low; "off": no lower bound. Paper: 0.2."""
     clip_high: Annotated[Float, Field(gt=0)] = 0.28
     """The ratio is clipped above at 1 + clip_high. Paper: 0.28."""
     clip_dual: NullableFloat = None
@@ -130,10 +168,18 @@ class AlgorithmConfig(Section):
     """Clamp log-ratios of valid tokens to +- this; clamped ones are counted."""
     kl: KLConfig = KLConfig()
     """KL penalty."""
+    entropy_coef: Annotated[Float, Field(ge=0)] = 0.0
+    """Weight of an entropy bonus: coef * entropy is taken off each token's loss. Paper and code: none."""
     importance_cap: NullableFloat = None
     """C of the truncated weight min(exp(old - engine), C) on each token's term; "off": no weight."""
+    importance_level: Literal["token", "sequence"] = "token"
+    """token: each token's own weight. sequence: min(exp(sum over the response of old - engine), C)."""
     objective: str = "dapo"
-    """dapo, or FILE.py:NAME / MODULE:NAME of a per-token loss over ObjectiveInputs."""
+    """dapo (Eq. 10; GRPO and PPO with their clips); gspo: the ratio of whole responses; cispo: clipped ratios as
+    weights of log pi; clip_cov, kl_cov: see covariance; or FILE.py:NAME / MODULE:NAME of a per-token loss
+    over ObjectiveInputs."""
+    covariance: CovarianceConfig = CovarianceConfig()
+    """Of objective = "clip_cov" and "kl_cov"."""
 
 
 class TrainConfig(Section):
@@ -147,6 +193,8 @@ class TrainConfig(Section):
     """AdamW's. Paper: 1e-6."""
     warmup_rollout_steps: Int = Field(default=20, ge=0)
     """Rollout step s of the first w trains at learning_rate * s / (w + 1), so never at 0. Paper: 20."""
+    warmup_from_zero: bool = False
+    """Step s of the first w trains at learning_rate * (s - 1) / w instead, the first at 0. Code: so."""
     weight_decay: Annotated[Float, Field(ge=0)] = 0.1
     """AdamW's. Code: 0.1."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
