@@ -17,7 +17,12 @@ import torch
 from safetensors.torch import load_file
 
 import tiny
+from dapo import build, loop
 from dapo.cli import main
+from dapo.config.schema import Config
+from dapo.run.directory import RunDirectory
+from dapo.run.view import View
+from dapo.types import TrainState
 
 NOT_COMPARED = ("time/", "memory/", "tokens/per_s")  # what two equal runs may differ in
 
@@ -144,6 +149,16 @@ def train(folder: Path, *words: str, model: Path | None = None, run: str = "run"
     code, _, err = quiet_dapo("train", write_recipe(folder, model=model), *words, "--output-dir", folder / run)
     assert code == 0, err
     return folder / run
+
+
+def train_config(config: Config, folder: Path) -> Path:
+    """Trains by a configuration that is made already."""
+    run = RunDirectory.create(config.name, str(folder))
+    try:
+        loop.train(build.build(config, run, View(config.train.num_steps, quiet=True)), TrainState())
+    finally:
+        run.release()
+    return folder
 
 
 @functools.cache

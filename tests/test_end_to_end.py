@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 import helpers_run as helpers
-from dapo import build
+from dapo import build, loop
 from dapo.config import load_config, recipe_names, resolve
 from dapo.config.load import from_tree
+from dapo.model.paths import resolve_model
 from dapo.run.directory import RunDirectory
 from dapo.run.view import View
+from dapo.types import TrainState
 
 LEARN = (
     "sampling.prompts_per_step=8",
@@ -169,6 +171,12 @@ def test_a_step_without_loss_tokens_is_told_as_such(tmp_path: Path) -> None:
 # --- recipes ----------------------------------------------------------------------------------------
 
 
+def start(name: str) -> str:
+    """The model that a scaled-down recipe starts from: the recipe's own where it is as small."""
+    own = load_config(name).model.path
+    return own if own == "random:tiny" else str(helpers.warm_model())
+
+
 def scaled_down(name: str, folder: Path) -> dict[str, Any]:
     """A shipped recipe's tree with the tiny model and small sizes; everything else as shipped."""
     tree = resolve(load_config(name))
@@ -182,14 +190,18 @@ def scaled_down(name: str, folder: Path) -> dict[str, Any]:
         tree["data"]["source"] = str(helpers.write_rows(folder / "data.jsonl", helpers.problems(40)))
         tree["data"]["holdout"] = 8
         tree["eval"]["data"] = "holdout"
-    tree["model"] |= {"path": str(helpers.warm_model()), "revision": "off", "dtype": "float32", "device": "cpu"}
+    tree["model"] |= {"path": start(name), "revision": "off", "dtype": "float32", "device": "cpu"}
     tree["data"]["max_prompt_tokens"] = 248  # the paper's wording around a short problem; the tiny model has 256
     tree["sampling"] |= {"prompts_per_step": 4, "responses_per_prompt": 4, "max_response_tokens": 8}
-    tree["sampling"]["gen_prompts"] = 4 if tree["sampling"]["gen_prompts"] else None
-    tree["reward"]["overlong_buffer_tokens"] = 4
-    tree["train"]["updates_per_step"] = 2
-    tree["eval"] |= {"k": 1, "max_response_tokens": None}
+    tree["sampling"]["gen_prompts"] = (16 if name == "tiny" else 4) if tree["sampling"]["gen_prompts"] else None
+    tree["sampling"] |= {"min_responses_per_prompt": None, "on_exhausted": "train_short"}
+    tree["reward"] |= {"overlong_buffer_tokens": 4, "compat": "off", "extract": ["last_number"]}  # it knows one number
+    tree["train"] |= {"updates_per_step": 2, "num_steps": 2, "learning_rate": 1e-3, "tokens_per_microbatch": 600}
+    tree["eval"] |= {"k": 1, "max_response_tokens": None, "every": None, "before": False}
+    tree["checkpoint"] |= {"every": None, "keep_every": None}
     tree["engine"]["slots"] = 8
+    if tree["learner"].get("lora_rank"):
+        tree["learner"]["lora_rank"] = 2
     return tree
 
 
@@ -199,18 +211,25 @@ def test_there_are_recipes() -> None:
 
 
 @pytest.mark.parametrize("name", recipe_names())
-def test_every_shipped_recipe_builds(name: str, tmp_path: Path) -> None:
-    """A recipe that loads but can't be built would fail only on the user's machine."""
+def test_every_shipped_recipe_takes_two_steps(name: str, tmp_path: Path) -> None:
+    """A recipe that loads but can't be built, or can't step, would fail only on the user's machine."""
     config = from_tree(scaled_down(name, tmp_path))
     run = RunDirectory.create(name, str(tmp_path / "run"))
     try:
         parts = build.build(config, run, View(1, quiet=True))
+        loop.train(parts, TrainState())
     finally:
         run.release()
+    steps = helpers.metrics(tmp_path / "run")[-2:]
+    assert [row["step"] for row in steps] == [1, 2]
+    assert all(row["train/updates"] and not row["grad/nonfinite_updates"] for row in steps)
+    assert steps[-1]["grad/norm"] > 0
+    before = helpers.weights(Path(resolve_model(start(name))))
+    assert helpers.largest_difference(helpers.weights_at(tmp_path / "run", 2), before) > 0
     assert parts.config == config
     assert (tmp_path / "run" / "manifest.json").is_file()
     assert len(parts.tests["holdout"]) == config.data.holdout
     collected = parts.collector  # its prompts come from the recipe's own template
     assert collected is not None
     text = parts.tests["holdout"][0].text
-    assert text.endswith(("<turn>", "?")) or config.data.template == "raw"
+    assert text.endswith(("<turn>", "?", "=\n")) or config.data.template == "raw"
