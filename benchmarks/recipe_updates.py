@@ -91,12 +91,9 @@ def rollouts(seed: int = 0) -> list[Group]:
         for index in range(SIZE):
             length = g.choice((2, 4, 7, 11, 14, LIMIT))
             cut = length == LIMIT and g.random() < 0.5
-            ids = (
-                [g.choice(TOKENS) for _ in range(length)]
-                if cut
-                else [*(g.choice(TOKENS) for _ in range(length - 1)), EOS]
-            )
-            correct = index < right
+            ids = [g.choice(TOKENS) for _ in range(length)]
+            if not cut:
+                ids[-1] = EOS
             members.append(_rollout(ids, cut, correct=index < right))
         groups.append(Group(draw=draw, prompt=prompt, rollouts=tuple(members)))
     return groups

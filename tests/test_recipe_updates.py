@@ -69,7 +69,7 @@ def test_the_same_update_bit_for_bit(one: str, other: str) -> None:
 
 
 def test_with_one_micro_batch_the_codes_reduction_is_the_exact_one() -> None:
-    """dapo-verl-4f80e46 and dapo-recipe-52cdedf part only where the mini-batch is cut (the clamp holds nothing here)."""
+    """dapo-verl-4f80e46 and dapo-recipe-52cdedf part only where the mini-batch is cut (no ratio meets the clamp)."""
     whole = 10_000
     assert update("dapo-verl-4f80e46", whole).distance(update("dapo-recipe-52cdedf", whole)) < 1e-6
     assert update("dapo-verl-4f80e46").distance(update("dapo-recipe-52cdedf")) > 0.1
