@@ -137,6 +137,10 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[list[Line]], Tensor]]] = {
         {"algorithm__clip_low": "off"},
         token_mean(lambda row, t: -torch.minimum(ratio(row, t) * row.a[t], ratio(row, t).clamp(max=1.28) * row.a[t])),
     ),
+    "no clips": (
+        {"algorithm__clip_low": "off", "algorithm__clip_high": "off"},
+        token_mean(lambda row, t: -ratio(row, t) * row.a[t]),
+    ),
     "clip_cov": (
         {OBJECTIVE: "clip_cov", "algorithm__covariance": {"fraction": 0.2, "low": 0.01, "high": 5.0}},
         token_mean(lambda row, t: torch.zeros(()) if row.picked[t] else clipped(ratio(row, t), row.a[t])),

@@ -187,7 +187,7 @@ def dapo_objective(
     inputs: ObjectiveInputs,
     *,
     clip_low: float | None,
-    clip_high: float,
+    clip_high: float | None,
     clip_dual: float | None = None,
     log_ratio_clamp: float | None = None,
 ) -> Tensor:
@@ -199,7 +199,7 @@ def dapo_objective(
     Args:
         inputs: see ObjectiveInputs.
         clip_low: in (0, 1), or None for no lower bound.
-        clip_high: > 0.
+        clip_high: > 0, or None for no upper bound.
         clip_dual: None, or c > 1.
         log_ratio_clamp: None, or the bound on |log r|.
 
@@ -212,7 +212,12 @@ def dapo_objective(
 
 
 def clipped_loss(
-    log_ratio: Tensor, advantages: Tensor, *, clip_low: float | None, clip_high: float, clip_dual: float | None = None
+    log_ratio: Tensor,
+    advantages: Tensor,
+    *,
+    clip_low: float | None,
+    clip_high: float | None,
+    clip_dual: float | None = None,
 ) -> Tensor:
     """-min(r A, clip(r, 1-low, 1+high) A) of log r and A, of any one shape; see `dapo_objective`."""
     # Clipping is a bound on log r on the side that A's sign selects, applied before exp: a ratio
@@ -220,9 +225,10 @@ def clipped_loss(
     rising = advantages >= 0
     bound = log_ratio.new_tensor
     floor = -math.inf if clip_low is None else math.log(1.0 - clip_low)
+    ceiling = math.inf if clip_high is None else math.log(1.0 + clip_high)
     dual = math.inf if clip_dual is None else math.log(clip_dual)
     lower = torch.where(rising, bound(-math.inf), bound(floor))
-    upper = torch.where(rising, bound(math.log(1.0 + clip_high)), bound(dual))
+    upper = torch.where(rising, bound(ceiling), bound(dual))
     return -advantages * torch.exp(torch.clamp(log_ratio, lower, upper))
 
 
@@ -340,7 +346,7 @@ def clip_statistics(
     inputs: ObjectiveInputs,
     *,
     clip_low: float | None,
-    clip_high: float,
+    clip_high: float | None,
     clip_dual: float | None = None,
     log_ratio_clamp: float | None = None,
     level: Literal["token", "sequence"] = "token",
@@ -358,8 +364,8 @@ def clip_statistics(
         raw_BT = masked(row_mean(raw_BT, mask_BT).unsqueeze(1).expand_as(raw_BT), mask_BT)
     log_ratio_BT = raw_BT if log_ratio_clamp is None else raw_BT.clamp(-log_ratio_clamp, log_ratio_clamp)
     ratio_BT = torch.exp(log_ratio_BT)
-    above_BT = ratio_BT > 1.0 + clip_high
-    below_BT = torch.zeros_like(above_BT) if clip_low is None else ratio_BT < 1.0 - clip_low
+    above_BT = ratio_BT > (math.inf if clip_high is None else 1.0 + clip_high)
+    below_BT = ratio_BT < (-math.inf if clip_low is None else 1.0 - clip_low)
     dual_BT = (advantages_BT < 0) & (ratio_BT > (clip_dual or float("inf")))
     clamped_BT = raw_BT.abs() > (log_ratio_clamp or float("inf"))
     sums = {

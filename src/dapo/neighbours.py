@@ -147,7 +147,7 @@ def gae(rewards_BT: Tensor, values_BT: Tensor, mask_BT: Tensor, *, gamma: float,
 
 
 def gspo_objective(
-    inputs: ObjectiveInputs, *, clip_low: float | None, clip_high: float, log_ratio_clamp: float | None = None
+    inputs: ObjectiveInputs, *, clip_low: float | None, clip_high: float | None, log_ratio_clamp: float | None = None
 ) -> Tensor:
     """GSPO (arXiv 2507.18071): -min(s A, clip(s, 1-low, 1+high) A) with the ratio of the whole response,
 
@@ -165,7 +165,7 @@ def gspo_objective(
 
 
 def cispo_objective(
-    inputs: ObjectiveInputs, *, clip_low: float | None, clip_high: float, log_ratio_clamp: float | None = None
+    inputs: ObjectiveInputs, *, clip_low: float | None, clip_high: float | None, log_ratio_clamp: float | None = None
 ) -> Tensor:
     """CISPO (MiniMax-M1, arXiv 2506.13585): -sg[clip(r, 1-low, 1+high)] A log pi_theta.
 
@@ -175,8 +175,8 @@ def cispo_objective(
         [B, T]; 0 outside the mask.
     """
     log_ratio_BT = masked_log_ratio(inputs, log_ratio_clamp).detach()
-    floor = 0.0 if clip_low is None else 1.0 - clip_low
-    weight_BT = torch.exp(log_ratio_BT).clamp(floor, 1.0 + clip_high)
+    floor = None if clip_low is None else 1.0 - clip_low
+    weight_BT = torch.exp(log_ratio_BT).clamp(floor, torch.inf if clip_high is None else 1.0 + clip_high)
     advantages_BT = masked(inputs.advantages_BT, inputs.mask_BT)
     return -weight_BT * advantages_BT * masked(inputs.logprobs_BT, inputs.mask_BT)
 
@@ -185,7 +185,7 @@ def clip_cov_objective(
     inputs: ObjectiveInputs,
     *,
     clip_low: float | None,
-    clip_high: float,
+    clip_high: float | None,
     clip_dual: float | None = None,
     log_ratio_clamp: float | None = None,
 ) -> Tensor:

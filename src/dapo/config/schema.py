@@ -151,8 +151,8 @@ class AlgorithmConfig(Section):
     """Added to the standard deviation. Code: 1e-6."""
     clip_low: Annotated[Annotated[Float, Field(gt=0, lt=1)] | None, BeforeValidator(off_is_none)] = 0.2
     """The ratio is clipped below at 1 - clip_low; "off": no lower bound. Paper: 0.2."""
-    clip_high: Annotated[Float, Field(gt=0)] = 0.28
-    """The ratio is clipped above at 1 + clip_high. Paper: 0.28."""
+    clip_high: NullableFloat = 0.28
+    """The ratio is clipped above at 1 + clip_high; "off": no upper bound. Paper: 0.28."""
     clip_dual: NullableFloat = None
     """Bound c > 1 of the loss at c * |A| where A < 0; "off" in the paper, 10 in its code."""
     reduction: Literal["minibatch", "group", "sequence", "microbatch", "constant"] = "minibatch"

@@ -48,7 +48,7 @@ class LearnerSettings:
     adam_eps: float = 1e-8
     max_grad_norm: float | None = 1.0
     clip_low: float | None = 0.2
-    clip_high: float = 0.28
+    clip_high: float | None = 0.28
     clip_dual: float | None = None
     log_ratio_clamp: float | None = None
     ratio_level: Level = "token"  # of the clip fractions
