@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
+from dapo.config.foreign.python_file import read_python
 from dapo.config.foreign.report import Given, Unresolved
 from dapo.config.foreign.shell import read_script, settings
 from dapo.config.load import all_keys, parse_override
@@ -64,6 +65,27 @@ def read_verl(words: Sequence[str], defaults: Mapping[str, Any]) -> Given:
     return Given(interpolate(values, defaults), tuple(notes))
 
 
+def read_trl(words: Sequence[str]) -> Given:
+    """YAML files as `trl grpo --config` takes them, Python scripts and key=value words, the later winning.
+
+    Raises:
+        ConfigError: naming the file or word.
+    """
+    values: dict[str, Any] = {}
+    notes: list[str] = []
+    for word in words:
+        override = WORD.fullmatch(word)
+        if override and not Path(word).is_file():
+            values[override[2]] = scalar(override[3])
+        elif word.lower().endswith((".yaml", ".yml")):
+            values.update(_yaml_file(word, notes, hydra=False))
+        elif word.lower().endswith(".py"):
+            values.update(read_python(word, read_text(word)))
+        else:
+            raise ConfigError(f"{word}: give a .yaml file, a .py script or key=value words")
+    return Given(values, tuple(notes))
+
+
 def read_text(name: str) -> str:
     """A text file. Raises ConfigError where it is missing, empty, too large or no text."""
     path = Path(name)
@@ -113,13 +135,17 @@ def scalar(text: str) -> Any:
         return text[1:-1]
     if text == "" or text.startswith("${"):
         return text
-    if text[0] not in "[{" and not re.fullmatch(r"[\w.+-]+", text):
-        return text
+    words = {"null": None, "true": True, "false": False}
+    if text.lower() in words:
+        return words[text.lower()]
     try:
-        value = yaml.safe_load(text)
+        if re.fullmatch(r"[+-]?\d+", text):
+            return int(text)
+        if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text):
+            return float(text)
+        return _clean(yaml.safe_load(text), [0], text) if text[0] in "[{" else text
     except (yaml.YAMLError, ValueError, RecursionError):
         return text
-    return value if value is None or isinstance(value, (bool, int, float, list, dict)) else text
 
 
 def _yaml_file(name: str, notes: list[str], hydra: bool) -> dict[str, Any]:
@@ -140,25 +166,29 @@ def _yaml_file(name: str, notes: list[str], hydra: bool) -> dict[str, Any]:
     if hydra and isinstance(tree.get("hydra"), dict):
         tree = {key: value for key, value in tree.items() if key != "hydra"}
         notes.append(f"{name}: its section `hydra` (search path, output folders) was not read")
-    return dict(_flat(tree, "", [0], name)) if hydra else _plain(tree, name)
+    cleaned: dict[str, Any] = _clean(tree, [0], name)
+    return dict(_flat(cleaned, "")) if hydra else cleaned
 
 
-def _plain(tree: Mapping[Any, Any], name: str) -> dict[str, Any]:
-    for _ in _flat(dict(tree), "", [0], name):
-        pass  # raises where aliases blow up
-    return {str(key): value for key, value in tree.items()}
+def _clean(value: Any, seen: list[int], name: str, depth: int = 0) -> Any:
+    """YAML's dates, sets and the like as text. Raises ConfigError where references make it endless or huge."""
+    seen[0] += 1
+    if seen[0] > MOST_KEYS or depth > DEEPEST:
+        raise ConfigError(f"{name[:200]}: over {MOST_KEYS} values, or nested over {DEEPEST} deep: no configuration")
+    if isinstance(value, dict):
+        return {str(key): _clean(part, seen, name, depth + 1) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_clean(part, seen, name, depth + 1) for part in value]
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
 
-def _flat(tree: Mapping[Any, Any], prefix: str, seen: list[int], name: str) -> Iterator[tuple[str, Any]]:
+def _flat(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
     for key, value in tree.items():
-        seen[0] += 1
-        if seen[0] > MOST_KEYS or len(prefix) > 500:
-            raise ConfigError(f"{name}: over {MOST_KEYS} keys, or nested too deep, which is no configuration")
         full = f"{prefix}{key}"
         if full.endswith("_target_"):
             continue
         if isinstance(value, dict) and value:
-            yield from _flat(value, full + ".", seen, name)
+            yield from _flat(value, full + ".")
         else:
             yield full, value
 
@@ -183,8 +213,8 @@ class _Interpolation:
     def fill(self, value: Any, chain: tuple[str, ...]) -> Any:
         if isinstance(value, list):
             filled = [self.fill(part, chain) for part in value]
-            missing = [part for part in filled if isinstance(part, Unresolved)]
-            return Unresolved(str(value), tuple(n for part in missing for n in part.names)) if missing else filled
+            lacking = tuple(name for part in filled if isinstance(part, Unresolved) for name in part.names)
+            return Unresolved(str(value), lacking) if lacking else filled
         if not isinstance(value, str) or "${" not in value:
             return value
         if len(chain) > DEEPEST:
@@ -219,7 +249,9 @@ class _Interpolation:
             up = len(name) - len(name.lstrip("."))
             name = ".".join([*chain[-1].split(".")[:-up], name.lstrip(".")])
         if name in chain:
-            raise ConfigError(f"interpolation goes in a circle: {' -> '.join((*chain, name))}; set one of them to a value")
+            raise ConfigError(
+                f"interpolation goes in a circle: {' -> '.join((*chain, name))}; set one of them to a value"
+            )
         if name in self.values:
             return self.fill(self.values[name], (*chain, name))
         if name in self.defaults:

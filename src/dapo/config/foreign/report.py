@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,6 +40,7 @@ class Account:
         system: "verl" or "TRL", for messages.
         given: what was read.
         defaults: the system's own value of keys that are not given.
+        own: keys of dapo that were given as words; they win over what is translated.
         recipe: keys of dapo with their values, and `provenance` where those come from.
         placed: (bucket, remark) of the keys of `given`.
         spelling: how a key of `given` was spelled, where that was otherwise.
@@ -48,6 +50,7 @@ class Account:
     system: str
     given: Given
     defaults: Mapping[str, Any]
+    own: Mapping[str, Any] = field(default_factory=dict)
     recipe: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, str] = field(default_factory=dict)
     placed: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -116,11 +119,16 @@ class Account:
             raise ConfigError(f"{key} = {_short(found)}: one word is wanted; correct it")
         return "" if found is None else str(found)
 
+    def steps_words(self) -> str:
+        """How many steps the recipe has, for a source that counts epochs."""
+        given = self.own.get("train.num_steps")
+        return f"the recipe has {given} steps" if given else "set train.num_steps (now dapo's default, 100)"
+
     # --- writing ---
 
     def put(self, key: str, value: Any, source: str) -> None:
         """Sets a key of the recipe, and says which key of the source it comes from."""
-        self.recipe[key] = value
+        self.recipe[key] = "off" if value is None else value
         if self.has(source):
             self.provenance[key] = f"chosen: translated from {self.system}'s {source}"
             self.same(source)
@@ -186,13 +194,12 @@ class Refused(ConfigError):
         return type(self), (self.message, self.translation)
 
 
-def finish(account: Account, known: Iterable[str], own: Mapping[str, Any], name: str) -> Translation:
+def finish(account: Account, known: Iterable[str], name: str) -> Translation:
     """The finished translation.
 
     Args:
         account: with every key that has a rule placed.
         known: the system's keys, for suggestions about the rest.
-        own: keys of dapo that were given as words; they win over what was translated.
         name: of the recipe, where the source gives none.
 
     Raises:
@@ -208,7 +215,7 @@ def finish(account: Account, known: Iterable[str], own: Mapping[str, Any], name:
         buckets[bucket].append({"key": account.spelling.get(key, key), "value": shown, "how": text})
     for key, (value, text) in account.passed_over.items():
         buckets["machine"].append({"key": key, "value": value, "how": text})
-    for key, value in own.items():
+    for key, value in account.own.items():
         account.recipe[key] = value
         account.provenance[key] = "chosen: given as a word"
         buckets["translated"].append({"key": key, "value": value, "how": "a key of dapo, taken as it is"})
@@ -218,7 +225,9 @@ def finish(account: Account, known: Iterable[str], own: Mapping[str, Any], name:
     tree = _nest(kept, {key: text for key, text in account.provenance.items() if key in kept})
     translation = Translation(tree, buckets, [*account.given.notes, *dict.fromkeys(account.notes)])
     try:
-        from_tree(tree)
+        from_tree(tomllib.loads(to_toml(tree)))
+    except tomllib.TOMLDecodeError as error:
+        raise Refused(f"the translated recipe can't be written as TOML: {error}", translation) from None
     except ConfigError as error:
         raise Refused(f"dapo refuses the translated recipe: {error.message}", translation) from None
     return translation
@@ -268,7 +277,7 @@ def to_toml(tree: Mapping[str, Any]) -> str:
 
 
 def _table(tree: Mapping[str, Any], prefix: str) -> list[str]:
-    plain = {k: v for k, v in tree.items() if not isinstance(v, dict) or not prefix and k == "schema"}
+    plain = {k: v for k, v in tree.items() if not isinstance(v, dict) or (not prefix and k == "schema")}
     lines = [f"{_key(k)} = {_value(v)}" for k, v in plain.items()]
     if prefix and lines:
         lines = ["", f"[{prefix}]", *lines]
@@ -284,7 +293,8 @@ def _key(key: str) -> str:
 
 def _value(value: Any) -> str:
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items()) + " }" if value else "{}"
+        rows = [f"{_key(k)} = {_value(v)}" for k, v in value.items() if v is not None]
+        return "{ " + ", ".join(rows) + " }" if rows else "{}"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_value(v) for v in value) + "]"
     if isinstance(value, float):

@@ -56,9 +56,9 @@ def read_script(text: str) -> Script:
     text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").replace("\\\n", " ")
     script = Script(text)
     words: list[Word] = []
-    while script.place < len(text):
+    while script.place < len(script.text):  # which gets shorter where a here-document is taken out
         _blanks(script)
-        rest = text[script.place : script.place + 1]
+        rest = script.text[script.place : script.place + 1]
         if not rest or rest in "\n;&|()":
             _end_command(script, words)
             words = []
@@ -95,7 +95,8 @@ def _redirection(script: Script) -> None:
     text = script.text
     here = re.compile(r"<<-?[ \t]*(['\"]?)(\w+)\1").match(text, script.place)
     if here is None:
-        script.place = re.compile(r"[<>&|]+[ \t]*").match(text, script.place).end()  # type: ignore[union-attr]
+        while script.place < len(text) and text[script.place] in "<>&| \t":
+            script.place += 1
         if script.place < len(text) and text[script.place] not in "\n;()":
             _words(script)
         return

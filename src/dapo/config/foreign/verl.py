@@ -24,6 +24,7 @@ from dapo.config.foreign.verl_keys import (
     ROLLOUT,
 )
 from dapo.config.foreign.verl_loss import loss
+from dapo.config.foreign.verl_run import optimiser, schedule
 from dapo.config.load import all_keys
 from dapo.errors import ConfigError
 
@@ -44,17 +45,17 @@ def translate_verl(words: Sequence[str]) -> Translation:
     (8, 4)
     """
     theirs, own = split_own(words, [*KNOWN])
-    account = _account(read_verl(theirs, DEFAULTS))
-    for translate in (_model, _data, _sizes, _filter, _reward, _rollout, loss, _optimiser, _trainer, _rest):
+    account = _account(read_verl(theirs, DEFAULTS), own)
+    for translate in (_model, _data, _sizes, _filter, _reward, _rollout, loss, optimiser, schedule, _rest):
         translate(account)
     drop_defaults(account)
-    return finish(account, KNOWN, own, "from-verl")
+    return finish(account, KNOWN, "from-verl")
 
 
-def _account(given: Given) -> Account:
+def _account(given: Given, own: dict[str, Any]) -> Account:
     """Other spellings brought to one; of two that are given, null loses, then the earlier."""
     values: dict[str, Any] = {}
-    account = Account("verl", given, DEFAULTS)
+    account = Account("verl", given, DEFAULTS, own)
     for key, value in given.values.items():
         name = ALIASES.get(key, key)
         before = account.spelling.get(name, name)
@@ -158,7 +159,9 @@ def _overlong_prompts(account: Account) -> None:
     account.put("data.overlong_prompts", "refuse" if cut == "error" and not filtered else "drop", source)
     account.same("data.filter_overlong_prompts", "data.truncation")
     if not filtered and cut != "error":
-        account.differs("data.truncation", f"verl cuts prompts that are too long ({cut}); dapo leaves them out, counted")
+        account.differs(
+            "data.truncation", f"verl cuts prompts that are too long ({cut}); dapo leaves them out, counted"
+        )
 
 
 def _sizes(account: Account) -> None:
@@ -192,7 +195,9 @@ def _sizes(account: Account) -> None:
     for key in ("trainer.balance_batch", ACTOR + "shuffle"):
         account.same(key)
         if account.has(key) and account.flag(key):
-            account.differs(key, "verl mixes responses of all prompts into each update; dapo's updates hold whole groups")
+            account.differs(
+                key, "verl mixes responses of all prompts into each update; dapo's updates hold whole groups"
+            )
 
 
 def _filter(account: Account) -> None:
@@ -230,8 +235,8 @@ def _reward(account: Account) -> None:
     else:
         account.differs(
             "reward_model.reward_manager",
-            "verl picks a scorer by data_source; dapo has one grader, whose verdicts differ in places (docs/grading.md; "
-            'reward.compat = "verl-math-dapo" has those of the published one)',
+            "verl picks a scorer by data_source; dapo has one grader, whose verdicts differ in places "
+            '(docs/grading.md); reward.compat = "verl-math-dapo" has those of the published one',
         )
     buffer, factor = account.whole(OVERLONG + "len") or 0, account.number(OVERLONG + "penalty_factor") or 0.0
     wanted = account.flag(OVERLONG + "enable")
@@ -242,7 +247,9 @@ def _reward(account: Account) -> None:
         account.put("reward.overlong_buffer_tokens", buffer, OVERLONG + "len")
         account.put("reward.overlong_factor", factor, OVERLONG + "penalty_factor")
     elif wanted and manager != "dapo":
-        account.differs(OVERLONG + "enable", f"verl's reward manager {manager} does not read it, so there is no penalty")
+        account.differs(
+            OVERLONG + "enable", f"verl's reward manager {manager} does not read it, so there is no penalty"
+        )
     elif wanted:
         account.differs(OVERLONG + "enable", "with len or penalty_factor 0 there is no penalty")
     longest, limit = "reward_model.reward_kwargs.max_resp_len", account.count("data.max_response_length")
@@ -289,74 +296,14 @@ def _unrestricted(account: Account) -> None:
         account.lacks(ROLLOUT + "do_sample", "greedy training responses, all of a group alike; dapo samples")
 
 
-def _optimiser(account: Account) -> None:
-    optim = ACTOR + "optim."
-    account.put("train.learning_rate", account.number(optim + "lr"), optim + "lr")
-    account.put("train.weight_decay", account.number(optim + "weight_decay"), optim + "weight_decay")
-    account.put("train.betas", account.value(optim + "betas"), optim + "betas")
-    account.put("train.max_grad_norm", account.number(ACTOR + "grad_clip"), ACTOR + "grad_clip")
-    schedule = account.text(optim + "lr_scheduler_type")
-    account.same(optim + "lr_scheduler_type")
-    if schedule not in ("", "constant"):
-        account.lacks(optim + "lr_scheduler_type", f"a {schedule} schedule; dapo's learning rate is constant after warm-up")
-    _warmup(account, optim)
-
-
-def _warmup(account: Account, optim: str) -> None:
-    steps, ratio = account.whole(optim + "lr_warmup_steps"), account.number(optim + "lr_warmup_steps_ratio") or 0.0
-    account.same(optim + "lr_warmup_steps", optim + "lr_warmup_steps_ratio")
-    source, total = optim + "lr_warmup_steps", account.whole("trainer.total_training_steps")
-    if steps is None or steps < 0:
-        source = optim + "lr_warmup_steps_ratio"
-        if ratio > 0 and not total:
-            account.lacks(source, "a share of all steps, whose number verl takes from the data; set warmup_rollout_steps")
-        steps = int(ratio * (total or 0))
-    account.put("train.warmup_rollout_steps", steps, source)
-    if steps:
-        account.put("train.warmup_from_zero", True, source)
-
-
-def _trainer(account: Account) -> None:
-    name = account.text("trainer.experiment_name") if account.has("trainer.experiment_name") else ""
-    account.machine("trainer.experiment_name")
-    if name and all(sign.isalnum() or sign in "-_. " for sign in name):
-        account.put("name", name, "trainer.experiment_name")
-    total, epochs = account.whole("trainer.total_training_steps"), account.whole("trainer.total_epochs")
-    account.same("trainer.total_training_steps", "trainer.total_epochs")
-    if total:
-        account.put("train.num_steps", total, "trainer.total_training_steps")
-        if account.has("trainer.total_epochs"):
-            account.differs("trainer.total_epochs", "verl also ends after these epochs; dapo after train.num_steps alone")
-    else:
-        how = f"verl ends after {epochs} epochs of the data; dapo counts steps: set train.num_steps (now 100, its default)"
-        account.lacks("trainer.total_epochs", how)
-    for ours, theirs in (("eval.every", "trainer.test_freq"), ("checkpoint.every", "trainer.save_freq")):
-        steps = account.whole(theirs) or -1
-        account.put(ours, steps if steps > 0 else "off", theirs)
-    if (account.whole("trainer.test_freq") or -1) <= 0:
-        account.differs("trainer.test_freq", "verl then does not evaluate at the end; dapo does")
-    account.put("eval.before", account.flag("trainer.val_before_train"), "trainer.val_before_train")
-    kept = account.whole("trainer.max_actor_ckpt_to_keep")
-    account.same("trainer.max_actor_ckpt_to_keep")
-    if kept:
-        account.put("checkpoint.keep_last", kept, "trainer.max_actor_ckpt_to_keep")
-    else:
-        account.differs("trainer.max_actor_ckpt_to_keep", "verl keeps every checkpoint; dapo the last 2 (keep_last)")
-
-
 def _rest(account: Account) -> None:
     """Keys without a rule of their own, and the defaults in which verl's cores differ."""
-    with_critic = account.text("algorithm.adv_estimator") == "gae"
     for key, value in account.given.values.items():
         if key in account.placed:
             continue
         if key in LACKING:
             what, harmless = LACKING[key]
             account.same(key) if value in harmless else account.lacks(key, what)
-        elif key.startswith("critic."):
-            account.lacks(key, "the critic; dapo has none") if with_critic else account.machine(key)
-        elif key.startswith("reward_model.") and not account.flag("reward_model.enable") and key.count(".") > 1:
-            account.machine(key)
         elif key in MACHINE_KEYS or key.startswith(MACHINE_TREES):
             account.machine(key)
         elif key in DEFAULTS:

@@ -127,6 +127,12 @@ MACHINE_TREES = (
     "ray_init.",
     "transfer_queue.",
     "reward_model.sandbox_fusion.",
+    "reward_model.model.",
+    "reward_model.rollout.",
+    "reward_model.profiler.",
+    "reward_manager.module.",
+    ACTOR + "optim.override_optimizer_config.",
+    "critic.",  # algorithm.adv_estimator says that there is none
 )
 
 _MACHINE = {
@@ -144,12 +150,14 @@ _MACHINE = {
     "load_format log_prob_micro_batch_size log_prob_micro_batch_size_per_gpu log_prob_use_dynamic_bsz "
     "log_prob_max_token_len_per_gpu disable_log_stats multi_stage_wake_up prompt_length response_length skip_rollout "
     "skip_dump_dir skip_tokenizer_init layered_summon engine_seed seed calculate_log_probs logprobs_mode "
-    "over_sample_rate",
-    "algorithm": "use_pf_ppo",
+    "over_sample_rate enable_rollout_routing_replay quantization_config_file mtp",
     "data": "tokenizer use_shm reward_fn_key val_batch_size return_raw_input_ids return_raw_chat return_full_prompt "
     "dataloader_num_workers filter_overlong_prompts_workers image_key image_patch_size video_key "
     "return_multi_modal_inputs validation_shuffle trust_remote_code",
-    "reward_model": "strategy num_workers use_reward_loop launch_reward_fn_async",
+    "reward_model": "strategy num_workers use_reward_loop launch_reward_fn_async enable_resource_pool nnodes "
+    "n_gpus_per_node micro_batch_size micro_batch_size_per_gpu max_length ulysses_sequence_parallel_size "
+    "use_dynamic_bsz forward_max_token_len_per_gpu reward_loop_source reward_loop_module_path reward_loop_class_name",
+    "reward_manager": "source",
     "reward_model.overlong_buffer": "log",
     "trainer": "project_name logger log_val_generations rollout_data_dir validation_data_dir nnodes n_gpus_per_node "
     "esi_redundant_time resume_mode resume_from_path default_hdfs_dir default_local_dir del_local_ckpt_after_load "

@@ -87,10 +87,14 @@ def _clipping(account: Account, objective: str) -> None:
         account.same(ACTOR + theirs)
         read = read or bound is None
         source = ACTOR + theirs if bound is not None else plain
-        account.put(f"algorithm.{ours}", account.number(source), source)
+        value = account.number(source)
+        unbounded = ours == "clip_low" and value is not None and value >= 1  # a ratio is never below 1 - 1
+        account.put(f"algorithm.{ours}", "off" if unbounded else value, source)
     account.same(plain)
     if not read and account.has(plain) and account.number(plain) != DEFAULTS[plain]:
-        account.differs(plain, "verl reads it only where clip_ratio_low or clip_ratio_high is null, so it has no effect")
+        account.differs(
+            plain, "verl reads it only where clip_ratio_low or clip_ratio_high is null, so it has no effect"
+        )
     dual = ACTOR + "clip_ratio_c"
     if objective in ("dapo", "clip_cov"):
         account.put("algorithm.clip_dual", account.number(dual), dual)
@@ -115,8 +119,8 @@ def _averaging(account: Account, objective: str) -> None:
     if mode == "token-mean":
         account.differs(
             key,
-            "verl 4f80e465 takes the token mean of each micro-batch, then their mean weighted by responses, which depends "
-            'on the cut (reduction = "microbatch" does the same); dapo that of the whole mini-batch, as later cores do',
+            "verl 4f80e465 takes the token mean of each micro-batch, then their mean weighted by responses, which "
+            'depends on the cut (reduction = "microbatch" does the same); dapo that of the mini-batch, as later cores do',
         )
     elif mode == "seq-mean-token-sum":
         account.put("algorithm.constant_tokens", 1, key)
@@ -159,7 +163,9 @@ def _kl_place(account: Account, place: str, switch: str, coefficient: str, kind:
     account.put("algorithm.kl.coef", weight, coefficient)
     account.put("algorithm.kl.estimator", estimator, kind)
     if straight:
-        account.differs(kind, f"{name} shows one estimate and has k2's gradient; the recipe has k2, whose gradient is the same")
+        account.differs(
+            kind, f"{name} shows one estimate and has k2's gradient; the recipe has k2, whose gradient is the same"
+        )
 
 
 def _importance(account: Account) -> None:
@@ -170,7 +176,9 @@ def _importance(account: Account) -> None:
     if account.flag(bypass):
         account.put("algorithm.old_logprobs", "engine", bypass)
         if level:
-            account.lacks(weights, "importance weights beside bypass_mode; with the engine's log-probs they are 1 in dapo")
+            account.lacks(
+                weights, "importance weights beside bypass_mode; with the engine's log-probs they are 1 in dapo"
+            )
     elif level in ("token", "sequence"):
         account.put("algorithm.importance_cap", account.number(cap), cap)
         account.put("algorithm.importance_level", level, weights)
