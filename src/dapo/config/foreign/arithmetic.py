@@ -46,6 +46,8 @@ def _node(node: ast.expr, variables: Mapping[str, Any], depth: int) -> int:
         return _bounded(node.value)
     if isinstance(node, ast.Name):
         return _name(node.id, variables, depth)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.operand, ast.BinOp) and isinstance(node.operand.op, ast.Pow):
+        raise _Untold("a sign before **")  # the shell's binds tighter than Python's
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
         value = _node(node.operand, variables, depth)
         return -value if isinstance(node.op, ast.USub) else value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +28,7 @@ def split_own(words: Sequence[str], foreign: Sequence[str]) -> tuple[list[str], 
     ours, theirs, own = set(all_keys()), [], {}
     for word in words:
         key = word.partition("=")[0]
-        if "=" in word and key in ours and key not in foreign and not Path(word).is_file():
+        if "=" in word and key in ours and key not in foreign and not is_file(word):
             value: Any = parse_override(word)
             for part in key.split("."):
                 value = value[part]
@@ -51,9 +52,9 @@ def read_verl(words: Sequence[str], defaults: Mapping[str, Any]) -> Given:
     notes: list[str] = []
     for word in words:
         override = WORD.fullmatch(word)
-        if override and not Path(word).is_file():
+        if override and not is_file(word):
             values[override[2]] = scalar(override[3])
-        elif word.startswith("~") and "." in word and not Path(word).expanduser().exists():
+        elif word.startswith("~") and "." in word and not is_file(os.path.expanduser(word)):
             notes.append(f"{word}: a deleted key is left out here as well; it had verl's default or none")
             values.pop(word[1:].partition("=")[0], None)
         elif word.lower().endswith((".yaml", ".yml")):
@@ -75,7 +76,7 @@ def read_trl(words: Sequence[str]) -> Given:
     notes: list[str] = []
     for word in words:
         override = WORD.fullmatch(word)
-        if override and not Path(word).is_file():
+        if override and not is_file(word):
             values[override[2]] = scalar(override[3])
         elif word.lower().endswith((".yaml", ".yml")):
             values.update(_yaml_file(word, notes, hydra=False))
@@ -88,20 +89,29 @@ def read_trl(words: Sequence[str]) -> Given:
 
 def read_text(name: str) -> str:
     """A text file. Raises ConfigError where it is missing, empty, too large or no text."""
-    path = Path(name)
     try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise ConfigError(f"{name}: over {LARGEST_FILE} bytes, which is no configuration")
-        text = path.read_bytes().decode("utf-8")
+        with Path(name).open("rb") as handle:
+            data = handle.read(LARGEST_FILE + 1)
+        text = data.decode("utf-8")
     except FileNotFoundError:
         raise ConfigError(f"{name}: no such file") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{name}: can't be read as UTF-8 text: {error}") from None
+    if len(data) > LARGEST_FILE:
+        raise ConfigError(f"{name}: over {LARGEST_FILE} bytes, which is no configuration")
     if "\0" in text:
         raise ConfigError(f"{name}: a binary file; give a text file")
     if not text.strip():
         raise ConfigError(f"{name}: the file is empty; give one that sets something")
     return text
+
+
+def is_file(word: str) -> bool:
+    """Whether a word names a file; what is too long for a name does not."""
+    try:
+        return Path(word).is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def _is_script(name: str) -> bool:
@@ -149,8 +159,9 @@ def scalar(text: str) -> Any:
 
 
 def _yaml_file(name: str, notes: list[str], hydra: bool) -> dict[str, Any]:
+    text = read_text(name)
     try:
-        tree = yaml.safe_load(read_text(name))
+        tree = yaml.safe_load(text)
     except yaml.YAMLError as error:
         place = getattr(error, "problem_mark", None)
         where = f"line {place.line + 1}: " if place else ""

@@ -120,7 +120,7 @@ def _averaging(account: Account, objective: str) -> None:
         account.differs(
             key,
             "verl 4f80e465 takes the token mean of each micro-batch, then their mean weighted by responses, which "
-            'depends on the cut (reduction = "microbatch" does the same); dapo that of the mini-batch, as later cores do',
+            'depends on the cut (reduction = "microbatch" does the same); dapo of the mini-batch, like later cores',
         )
     elif mode == "seq-mean-token-sum":
         account.put("algorithm.constant_tokens", 1, key)
