@@ -372,6 +372,21 @@ def test_verl_buckets(words: list[str], key: str, wanted: str, remark: str) -> N
     assert bool(how) == (wanted != "translated" and wanted != "machine")
 
 
+def test_every_key_that_has_a_rule_is_known() -> None:
+    """Each key of the tables, at null, at its default and at a word, ends in a bucket that is not "not known"."""
+    from dapo.config.foreign import trl_keys, verl_keys
+
+    for keys, translate, base in ((verl_keys.KNOWN, translate_verl, VERL), (trl_keys.KNOWN, translate_trl, TRL)):
+        table = verl_keys.DEFAULTS if translate is translate_verl else trl_keys.DEFAULTS
+        for key in sorted(keys - {word.partition("=")[0] for word in base} - {"args"}):
+            for value in {table.get(key) if isinstance(table.get(key), (str, int, float)) else None, None}:
+                try:
+                    translation = translate([*base, f"{key}={'null' if value is None else value}"])
+                except ConfigError:
+                    continue
+                assert bucket(translation, key)[0] != "unknown", key
+
+
 def test_two_spellings_of_one_key() -> None:
     """null loses, then the earlier; both are accounted for."""
     translation = verl(f"{ACTOR}optim.lr_scheduler_type=constant", f"{ACTOR}optim.warmup_style=null")
@@ -584,6 +599,8 @@ BOMB = "\n".join(LAYERS)  # 8^9 values by reference
         ("[" * 3000, "YAML"),
         ("", "empty"),
         ("  \n", "empty"),
+        ("learning_rate: 0x" + "f" * 9000 + "\nactor_rollout_ref: {rollout: {n: 0x" + "f" * 9000 + "}}", "number"),
+        ("learning_rate: .nan\nactor_rollout_ref: {rollout: {n: .inf}}", "a number is wanted"),
     ],
 )
 @pytest.mark.parametrize("translate", [translate_verl, translate_trl])
@@ -592,7 +609,7 @@ def test_hostile_yaml(tmp_path: Path, translate: Any, text: str, wanted: str) ->
     file = write(tmp_path, "a.yaml", text)
     if "${" in text and translate is translate_trl:
         return  # TRL's files have no interpolation
-    assert wanted in refusal(translate, file)
+    assert wanted in refusal(translate, file, *(TRL if translate is translate_trl else []))
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:

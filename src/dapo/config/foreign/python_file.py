@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from dapo.config.foreign.report import Unresolved
+from dapo.config.foreign.report import Unresolved, plain
 from dapo.errors import ConfigError
 
 REWARDS = ("accuracy_reward", "reasoning_accuracy_reward", "think_format_reward", "get_soft_overlong_punishment")
@@ -82,10 +82,16 @@ def _literal(node: ast.expr) -> Any:
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         source = _source(node)
         return Unresolved(source, (source,))
-    plain = isinstance(value, (bool, int, float, str, list, dict, tuple)) or value is None
-    return (
-        (list(value) if isinstance(value, tuple) else value) if plain else Unresolved(_source(node), (_source(node),))
-    )
+    return _told(value)
+
+
+def _told(value: Any) -> Any:
+    """A literal as YAML would give it."""
+    if isinstance(value, (list, tuple)):
+        return [_told(part) for part in value]
+    if isinstance(value, dict):
+        return {str(key): _told(part) for key, part in value.items()}
+    return plain(value)
 
 
 def _value(node: ast.expr, constants: dict[str, Any], source: str) -> Any:

@@ -11,12 +11,12 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 
 from dapo.config.foreign.python_file import read_python
-from dapo.config.foreign.report import Given, Unresolved
+from dapo.config.foreign.report import Given, Unresolved, plain
 from dapo.config.foreign.shell import read_script, settings
 from dapo.config.load import all_keys, parse_override
 from dapo.errors import ConfigError
 
-LARGEST_FILE = 4_000_000  # bytes
+LARGEST_FILE = 1_000_000  # bytes
 MOST_KEYS = 20_000
 DEEPEST = 40  # interpolations in one another
 WORD = re.compile(r"(\+{0,2})([A-Za-z_][\w./@-]*)=(.*)", re.DOTALL)
@@ -153,13 +153,17 @@ def scalar(text: str) -> Any:
             return int(text)
         if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text):
             return float(text)
-        return _clean(yaml.safe_load(text), [0], text) if text[0] in "[{" else text
+        if text[0] not in "[{" or _nesting(text) > 2 * DEEPEST:
+            return text
+        return _clean(yaml.safe_load(text), [0], text)
     except (yaml.YAMLError, ValueError, RecursionError):
         return text
 
 
 def _yaml_file(name: str, notes: list[str], hydra: bool) -> dict[str, Any]:
     text = read_text(name)
+    if _nesting(text) > 2 * DEEPEST:
+        raise ConfigError(f"{name}: not valid YAML: brackets over {2 * DEEPEST} deep")
     try:
         tree = yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -190,7 +194,16 @@ def _clean(value: Any, seen: list[int], name: str, depth: int = 0) -> Any:
         return {str(key): _clean(part, seen, name, depth + 1) for key, part in value.items()}
     if isinstance(value, list):
         return [_clean(part, seen, name, depth + 1) for part in value]
-    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
+    return plain(value)
+
+
+def _nesting(text: str) -> int:
+    """How deep brackets stand in one another, quotes not minded; PyYAML takes seconds over deep ones."""
+    depth = deepest = 0
+    for sign in re.findall(r"[\[\]{}]", text):
+        depth = max(0, depth + (1 if sign in "[{" else -1))
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def _flat(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:

@@ -24,6 +24,15 @@ class Unresolved:
     names: tuple[str, ...]
 
 
+def plain(value: Any) -> Any:
+    """A single value that JSON and messages can show: what is not finite, huge or of another kind as text."""
+    if isinstance(value, int) and value.bit_length() > 1000:
+        return f"a number of {value.bit_length()} bits"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
+
+
 @dataclass(frozen=True)
 class Given:
     """What the files and words say, flat: key -> value, and remarks about the reading."""

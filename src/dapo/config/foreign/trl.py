@@ -268,12 +268,12 @@ def _warmup(account: Account, updates: int, schedule: str) -> None:
 
 
 def _times(account: Account, updates: int) -> None:
-    total, epochs = account.whole("max_steps") or -1, account.number("num_train_epochs")
+    total, epochs = account.whole("max_steps") or -1, account.text("num_train_epochs")
     account.same("max_steps", "num_train_epochs")
     if total > 0:
         _every(account, "train.num_steps", "max_steps", updates)
     else:
-        how = f"TRL ends after {epochs:g} epoch(s) of the data; {account.steps_words()}"
+        how = f"TRL ends after {epochs} epoch(s) of the data; {account.steps_words()}"
         account.lacks("num_train_epochs", how)
     account.same("save_strategy", "save_steps", "eval_strategy", "eval_steps", "eval_on_start", "num_generations_eval")
     if account.text("save_strategy") == "steps":

@@ -136,7 +136,7 @@ _MACHINE = (
     "log_completions_hub_repo use_transformers_continuous_batching transformers_continuous_batching_config "
     "use_transformers_paged wandb_log_unique_prompts attn_implementation ignore_bias_buffers lora_task_type "
     "lora_modules_to_save lora_target_parameters use_rslora use_dora bnb_4bit_quant_type use_bnb_nested_quant "
-    "bnb_4bit_quant_storage processing_class quantization_config streaming num_machines"
+    "bnb_4bit_quant_storage processing_class quantization_config streaming num_machines env"
 )
 MACHINE_KEYS = frozenset(_MACHINE.split())
 

@@ -101,8 +101,7 @@ def _data(account: Account) -> None:
     prompt = account.text("data.prompt_key")
     columns = {"prompt_column": prompt, "answer_column": "reward_model.ground_truth"}
     train, test = _files(account, "data.train_files"), _files(account, "data.val_files")
-    rows = {"train": account.value("data.train_max_samples"), "val": account.value("data.val_max_samples")}
-    tables = {name: _rows(account, f"data.{name}_max_samples") if rows[name] else {} for name in rows}
+    tables = {name: _rows(account, f"data.{name}_max_samples") for name in ("train", "val")}
     if len(train) == 1 and not tables["train"]:
         account.put("data.source", train[0], "data.train_files")
         account.put("data.prompt_column", prompt, "data.prompt_key")
@@ -145,8 +144,8 @@ def _template(account: Account) -> None:
         if key.startswith(prefix + "."):
             table[key.removeprefix(prefix + ".")] = account.value(key)
             account.same(key)
-        elif key == prefix and isinstance(value, dict):
-            table.update(value)
+        elif key == prefix:
+            table.update(value if isinstance(value, dict) else {})
             account.same(key)
     if table:
         account.recipe["model.chat_template_kwargs"] = table
@@ -232,6 +231,8 @@ def _reward(account: Account) -> None:
     if path:
         function = f"{path}:{account.text('custom_reward_function.name')}"
         account.put("reward.functions", [function], "custom_reward_function.path")
+        if not os.path.isabs(path):
+            account.notes.append(f"reward.functions: {path} is looked for in the folder of the recipe")
     else:
         account.differs(
             "reward_model.reward_manager",

@@ -132,6 +132,7 @@ MACHINE_TREES = (
     "reward_model.profiler.",
     "reward_manager.module.",
     ACTOR + "optim.override_optimizer_config.",
+    "hydra.",
     "critic.",  # algorithm.adv_estimator says that there is none
 )
 
@@ -204,4 +205,25 @@ LACKING: dict[str, tuple[str, tuple[Any, ...]]] = {
     "algorithm.kl_ctrl.target_kl": ("of the adaptive KL controller", (0.1,)),
 }
 
-KNOWN = frozenset({*DEFAULTS, *ALIASES, *MACHINE_KEYS, *LACKING})
+# Translated where they are set; without a default that matters.
+OPTIONAL = (
+    "data.gen_batch_size",
+    "data.seed",
+    "data.train_max_samples",
+    "data.val_max_samples",
+    "data.apply_chat_template_kwargs",
+    ACTOR + "shuffle",
+    ACTOR + "loss_scale_factor",
+    ACTOR + "tis_imp_ratio_cap",
+    FILTER + "metric",
+    CORRECTION + "rollout_is",
+    CORRECTION + "bypass_mode",
+    "reward_model.reward_kwargs.max_resp_len",
+    "custom_reward_function.path",
+    "trainer.experiment_name",
+    "trainer.total_training_steps",
+    "trainer.max_actor_ckpt_to_keep",
+    "trainer.balance_batch",
+)
+
+KNOWN = frozenset({*DEFAULTS, *ALIASES, *MACHINE_KEYS, *LACKING, *OPTIONAL})

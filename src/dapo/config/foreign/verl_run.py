@@ -44,7 +44,7 @@ def schedule(account: Account) -> None:
     account.machine("trainer.experiment_name")
     if isinstance(name, str) and name and all(sign.isalnum() or sign in "-_. " for sign in name):
         account.put("name", name, "trainer.experiment_name")
-    total, epochs = account.whole("trainer.total_training_steps"), account.whole("trainer.total_epochs")
+    total, epochs = account.whole("trainer.total_training_steps"), account.text("trainer.total_epochs")
     account.same("trainer.total_training_steps", "trainer.total_epochs")
     if total:
         account.put("train.num_steps", total, "trainer.total_training_steps")
