@@ -153,10 +153,10 @@ def _assign_all(script: Script, words: list[Word]) -> None:
         script.variables[name] = value
 
 
-def _words(script: Script) -> list[Word]:
+def _words(script: Script, arrays: bool = True) -> list[Word]:
     """The next word, expanded; "${NAME[@]}" gives several, an array assignment none."""
     array = re.compile(r"([A-Za-z_]\w*)(\+?)=\(").match(script.text, script.place)
-    if array is not None:
+    if array is not None and arrays:
         _array(script, array[1], bool(array[2]), array.end())
         return []
     spread = re.compile(r"(\"?)\$\{([A-Za-z_]\w*)\[[@*]\]\}\1(?=[\s;&|)]|$)").match(script.text, script.place)
@@ -180,7 +180,7 @@ def _array(script: Script, name: str, append: bool, start: int) -> None:
         if sign in ("\n", ";", "&", "|", "(", "<", ">"):
             script.place += 1
         elif sign:
-            words += _words(script)
+            words += _words(script, arrays=False)
     certain = not (script.depth or script.brackets or script.guarded)
     script.variables[name] = words if certain else Unresolved(f"${name}", (f"{name} (set under a condition)",))
 

@@ -142,10 +142,11 @@ def _sizes(account: Account) -> int:
         account.notes.append("one process is assumed; if TRL ran on N devices, add num_processes=N")
     long, short = max(slices, passes), min(slices, passes)
     responses = batch * processes * long
-    if long % short or responses % group:
+    if long % short or batch * processes * slices % group:
         raise ConfigError(
-            f"{responses} responses of a step ({batch} a device * {processes} processes * {long} passes) do not "
-            f"fall into groups of num_generations = {group} and updates of {passes} passes; change one by a word"
+            f"{batch * processes * slices} responses of a generation ({batch} a device * {processes} processes * {slices} "
+            f"passes) do not fall into groups of num_generations = {group}, or into updates of {passes} passes; change "
+            "one of them by a word"
         )
     account.put("sampling.prompts_per_step", responses // group, source if any(given) else keys[0])
     account.put("sampling.responses_per_prompt", group, "num_generations")
