@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import tomllib
 from collections.abc import Sequence
@@ -12,7 +13,16 @@ import pytest
 
 from dapo.cli import main
 from dapo.config import load_config
-from dapo.config.foreign import BUCKETS, Refused, Translation, to_toml, translate_trl, translate_verl
+from dapo.config.foreign import (
+    BUCKETS,
+    Refused,
+    Translation,
+    to_toml,
+    translate_trl,
+    translate_verl,
+    trl_keys,
+    verl_keys,
+)
 from dapo.config.foreign.arithmetic import arithmetic
 from dapo.config.foreign.report import Unresolved
 from dapo.config.foreign.shell import read_script, settings
@@ -267,7 +277,7 @@ VERL_CASES = [
     ),
     (
         [f"{ACTOR}policy_loss.loss_mode=clip_cov", f"{ACTOR}policy_loss.clip_cov_lb=0.5"],
-        {"algorithm.objective": "clip_cov", "algorithm.covariance": {"low": 0.5}, "algorithm.clip_dual": 3.0},
+        {"algorithm.objective": "clip_cov", "algorithm.covariance": {"low": 0.5}, "algorithm.clip_dual": None},
     ),
     ([f"{ACTOR}tis_imp_ratio_cap=2"], {"algorithm.importance_cap": 2.0}),
     (
@@ -374,8 +384,6 @@ def test_verl_buckets(words: list[str], key: str, wanted: str, remark: str) -> N
 
 def test_every_key_that_has_a_rule_is_known() -> None:
     """Each key of the tables, at null, at its default and at a word, ends in a bucket that is not "not known"."""
-    from dapo.config.foreign import trl_keys, verl_keys
-
     for keys, translate, base in ((verl_keys.KNOWN, translate_verl, VERL), (trl_keys.KNOWN, translate_trl, TRL)):
         table = verl_keys.DEFAULTS if translate is translate_verl else trl_keys.DEFAULTS
         for key in sorted(keys - {word.partition("=")[0] for word in base} - {"args"}):
@@ -402,6 +410,8 @@ def test_two_spellings_of_one_key() -> None:
 def test_defaults_that_differ_are_told() -> None:
     """verl's default of a key that is not set: a note, and for entropy the newer core's."""
     notes = "\n".join(verl().notes)
+    assert "trainer.balance_batch (not set, verl's default True): verl mixes responses" in notes
+    assert "balance" not in "\n".join(verl("trainer.balance_batch=False").notes)
     assert "entropy_coeff (not set): 0.001 as in verl 4f80e465; 0 in verl b178a3cd" in notes
     assert "trainer.total_epochs (not set, verl's default 30)" in notes
     assert verl().recipe["provenance"]["algorithm.clip_dual"] == f"chosen: verl's default of {ACTOR}clip_ratio_c"
@@ -616,7 +626,6 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     """Binary files, folders, endings nobody reads."""
     assert "binary" in refusal(translate_verl, write(tmp_path, "a.sh", b"run x.y=1\0"))
     assert "UTF-8" in refusal(translate_verl, write(tmp_path, "b.yaml", b"\xff\xfe\x80"))
-    assert "can't be read" in refusal(translate_trl, str(tmp_path) + "/.yaml/../.yaml") or True
     (tmp_path / "d.yaml").mkdir()
     assert "can't be read" in refusal(translate_trl, str(tmp_path / "d.yaml"))
     assert "no key=value word" in refusal(translate_verl, write(tmp_path, "c.sh", "echo hello"))
@@ -745,23 +754,17 @@ def test_trl_refusals(words: list[str], wanted: str) -> None:
 
 def test_trl_defaults_are_those_of_trl() -> None:
     """The table of defaults against the installed release, where there is one."""
-    fields = pytest.importorskip("dataclasses").fields
     source = Path(pytest.importorskip("trl").__file__).parent / "trainer" / "grpo_config.py"
-    import ast
-
-    from dapo.config.foreign.trl_keys import DEFAULTS, KNOWN
-
-    assert fields
     body = next(node for node in ast.parse(source.read_text()).body if isinstance(node, ast.ClassDef)).body
     names = {
         node.target.id: node for node in body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
     }
-    assert not {name for name in names if not name.startswith("_")} - KNOWN
+    assert not {name for name in names if not name.startswith("_")} - trl_keys.KNOWN
     for name, node in names.items():
         call = node.value
         default = next((k.value for k in getattr(call, "keywords", []) if k.arg == "default"), None)
-        if name in DEFAULTS and isinstance(default, ast.Constant):
-            assert DEFAULTS[name] == default.value, name
+        if name in trl_keys.DEFAULTS and isinstance(default, ast.Constant):
+            assert trl_keys.DEFAULTS[name] == default.value, name
 
 
 def test_trl_yaml(tmp_path: Path) -> None:
@@ -800,7 +803,7 @@ def test_trl_python(tmp_path: Path) -> None:
     assert at(translation.recipe, "model.path") == "org/m"
     assert at(translation.recipe, "sampling.responses_per_prompt") == 16
     assert at(translation.recipe, "train.learning_rate") == 2e-6
-    assert bucket(translation, "train_dataset") == ("no_counterpart", bucket(translation, "train_dataset")[1])
+    assert bucket(translation, "train_dataset")[0] == "no_counterpart"
     assert bucket(translation, "report_to")[0] == "machine"
     assert bucket(translation, "reward_funcs")[0] == "different"
     assert translation.keys_read == 10

@@ -144,9 +144,9 @@ def _sizes(account: Account) -> int:
     responses = batch * processes * long
     if long % short or batch * processes * slices % group:
         raise ConfigError(
-            f"{batch * processes * slices} responses of a generation ({batch} a device * {processes} processes * {slices} "
-            f"passes) do not fall into groups of num_generations = {group}, or into updates of {passes} passes; change "
-            "one of them by a word"
+            f"{batch * processes * slices} responses of a generation ({batch} a device * {processes} processes * "
+            f"{slices} passes) do not fall into groups of num_generations = {group}, or into updates of {passes} "
+            "passes; change one of them by a word"
         )
     account.put("sampling.prompts_per_step", responses // group, source if any(given) else keys[0])
     account.put("sampling.responses_per_prompt", group, "num_generations")

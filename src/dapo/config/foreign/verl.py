@@ -193,7 +193,7 @@ def _sizes(account: Account) -> None:
     account.machine(ACTOR + "use_dynamic_bsz")
     for key in ("trainer.balance_batch", ACTOR + "shuffle"):
         account.same(key)
-        if account.has(key) and account.flag(key):
+        if account.flag(key):
             account.differs(
                 key, "verl mixes responses of all prompts into each update; dapo's updates hold whole groups"
             )

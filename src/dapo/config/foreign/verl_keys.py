@@ -80,6 +80,8 @@ DEFAULTS: dict[str, Any] = {
     "reward_model.enable": False,
     "custom_reward_function.name": "compute_score",
     "trainer.total_epochs": 30,
+    "trainer.balance_batch": True,
+    ACTOR + "shuffle": False,
     "trainer.val_before_train": True,
     "trainer.test_freq": -1,
     "trainer.save_freq": -1,
@@ -212,7 +214,6 @@ OPTIONAL = (
     "data.train_max_samples",
     "data.val_max_samples",
     "data.apply_chat_template_kwargs",
-    ACTOR + "shuffle",
     ACTOR + "loss_scale_factor",
     ACTOR + "tis_imp_ratio_cap",
     FILTER + "metric",
@@ -223,7 +224,6 @@ OPTIONAL = (
     "trainer.experiment_name",
     "trainer.total_training_steps",
     "trainer.max_actor_ckpt_to_keep",
-    "trainer.balance_batch",
 )
 
 KNOWN = frozenset({*DEFAULTS, *ALIASES, *MACHINE_KEYS, *LACKING, *OPTIONAL})

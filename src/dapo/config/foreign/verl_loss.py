@@ -76,7 +76,11 @@ def _objective(account: Account) -> str:
             elif account.has(POLICY + theirs) and account.value(POLICY + theirs) != DEFAULTS[POLICY + theirs]:
                 account.differs(POLICY + theirs, f"belongs to loss_mode = {owner}; verl does not read it here")
     if mode in covariance:
-        account.differs(LOSS_MODE, "verl picks tokens in each micro-batch; dapo in the whole mini-batch")
+        more = "; verl clips no ratio with it, and its KL is |log ratio|" if mode == "kl_cov" else ""
+        how = (
+            f"verl picks tokens in each micro-batch by its present policy; dapo in the mini-batch by the old one{more}"
+        )
+        account.differs(LOSS_MODE, how)
     return objective
 
 
@@ -96,7 +100,7 @@ def _clipping(account: Account, objective: str) -> None:
             plain, "verl reads it only where clip_ratio_low or clip_ratio_high is null, so it has no effect"
         )
     dual = ACTOR + "clip_ratio_c"
-    if objective in ("dapo", "clip_cov"):
+    if objective == "dapo":
         account.put("algorithm.clip_dual", account.number(dual), dual)
     else:
         account.same(dual)
