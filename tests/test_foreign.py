@@ -311,6 +311,10 @@ VERL_CASES = [
         ],
         {"reward.overlong": "soft", "reward.overlong_buffer_tokens": 64, "reward.overlong_factor": 0.5},
     ),
+    (
+        [f"reward_model.overlong_buffer.{word}" for word in ("enable=True", "len=64", "penalty_factor=1.0")],
+        {"reward.overlong": "none", "reward.overlong_buffer_tokens": None},  # the manager naive does not read it
+    ),
     (["algorithm.filter_groups.enable=True"], {"sampling.filter": "correctness", "sampling.max_rounds": None}),
     (
         ["algorithm.filter_groups.enable=True", "custom_reward_function.path=my.py"],
