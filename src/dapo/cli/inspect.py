@@ -7,11 +7,12 @@ from typing import Any
 
 import click
 
+from dapo.cli.translate import translate
 from dapo.cli.words import SETTINGS, WORDS, config_of
 from dapo.config import explain, recipe_names, resolve
 from dapo.config.load import load_config
 from dapo.config.schema import Config
-from dapo.errors import CheckFailed
+from dapo.errors import CheckFailed, ConfigError
 
 
 def toml_value(value: Any) -> str:
@@ -32,8 +33,32 @@ def toml_value(value: Any) -> str:
 @click.option("--explain", "with_meaning", is_flag=True, help="Meaning of each key, and its name in verl and TRL.")
 @click.option("--schema", is_flag=True, help="The JSON schema of a recipe, for editors.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def config(words: tuple[str, ...], with_meaning: bool, schema: bool, as_json: bool) -> None:
-    """Print the resolved configuration: every key with its value."""
+@click.option("--from-verl", is_flag=True, help="Translate verl's .sh and .yaml files and key=value words.")
+@click.option("--from-trl", is_flag=True, help="Translate TRL's .yaml and .py files and key=value words.")
+@click.option("-o", "--output", metavar="FILE.toml", help="Of a translation: write the recipe there, not to stdout.")
+def config(
+    words: tuple[str, ...],
+    with_meaning: bool,
+    schema: bool,
+    as_json: bool,
+    from_verl: bool,
+    from_trl: bool,
+    output: str | None,
+) -> None:
+    """Print the resolved configuration: every key with its value.
+
+    \b
+    With --from-verl or --from-trl: the recipe that another system's configuration makes, on stdout, and on
+    stderr what has no counterpart and what behaves differently.
+        dapo config --from-verl run_dapo.sh train.num_steps=200 -o mine.toml
+    """
+    if from_verl or from_trl:
+        if (from_verl and from_trl) or with_meaning or schema:
+            raise ConfigError("--from-verl, --from-trl, --explain and --schema exclude each other; give one of them")
+        translate(words, "verl" if from_verl else "trl", output, as_json)
+        return
+    if output is not None:
+        raise ConfigError("--output goes with --from-verl or --from-trl")
     if schema:
         click.echo(json.dumps(Config.model_json_schema(), indent=2))
         return
