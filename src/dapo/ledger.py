@@ -152,11 +152,11 @@ def _difficulty(collected: Collected, state: TrainState, config: Config) -> dict
     """By bands of what earlier steps showed of each prompt. The draw at the cut is kept by definition: left out."""
     judged = collected.taken if collected.short else collected.taken[:-1]
     kept = {group.draw for group in collected.kept}
-    known = [(state.history.get(group.prompt.id), group.prompt.rating) for group in judged]
+    known = [(state.history.get(g.prompt.id), g.prompt.rating, len(g.rollouts)) for g in judged]
     return difficulty_metrics(
-        [band(record, rating) for record, rating in known],
+        [band(record, rating) for record, rating, _ in known],
         [group.draw in kept for group in judged],
-        [predicted_acceptance(record, rating, config.sampling.responses_per_prompt) for record, rating in known],
+        [predicted_acceptance(record, rating, size) for record, rating, size in known],
         seed=derive_seed(config.train.seed, SHIFT, state.step + 1),
     )
 

@@ -11,6 +11,11 @@ from dapo.config.schema import Config
 
 # Well-known names elsewhere for what a key of ours does (verl | TRL).
 ELSEWHERE = {
+    "algorithm.advantage": "verl algorithm.adv_estimator, norm_adv_by_std_in_grpo | TRL scale_rewards",
+    "algorithm.entropy_coef": "verl actor.entropy_coeff | TRL: none",
+    "algorithm.importance_cap": "verl algorithm.rollout_correction | TRL vllm_importance_sampling_cap",
+    "algorithm.kl.estimator": "verl actor.kl_loss_type (kl, mse, low_var_kl) | TRL: fixed at k3",
+    "algorithm.objective": "verl actor.policy_loss.loss_mode | TRL loss_type, importance_sampling_level",
     "algorithm.clip_low": "verl actor.clip_ratio_low | TRL epsilon",
     "algorithm.clip_high": "verl actor.clip_ratio_high | TRL epsilon_high",
     "algorithm.clip_dual": "verl actor.clip_ratio_c | TRL delta",
