@@ -41,7 +41,9 @@ def as_inputs(rows: Sequence[ref.Row], pad: int = 1, junk: float = 0.0) -> alg.O
     return alg.ObjectiveInputs(
         logprobs_BT=logprobs_BT.requires_grad_(True),
         old_logprobs_BT=padded([row["old"] for row in rows], 0.0, width).masked_fill(~mask_BT, junk),
-        advantages_B=torch.tensor([row["advantage"] for row in rows], dtype=torch.float64),
+        advantages_BT=torch.tensor([row["advantage"] for row in rows], dtype=torch.float64)[:, None].expand(
+            mask_BT.shape
+        ),
         mask_BT=mask_BT,
     )
 
@@ -618,7 +620,7 @@ def test_on_policy_gradient_is_reinforce(rows: list[ref.Row]) -> None:
     same: list[ref.Row] = [{**r, "logp": list(r["old"])} for r in rows]
     inputs, weights_B = as_inputs(same), weights_of(same, "minibatch")
     _, gradient_BT = loss_and_gradient(inputs, weights_B)
-    expected_BT = -(weights_B * inputs.advantages_B).unsqueeze(1) * inputs.mask_BT
+    expected_BT = -weights_B.unsqueeze(1) * inputs.advantages_BT * inputs.mask_BT
     torch.testing.assert_close(gradient_BT, expected_BT, rtol=1e-12, atol=0)
     assert alg.masked_log_ratio(inputs).eq(0).all()
 
@@ -637,7 +639,7 @@ def test_a_ratio_over_float32_is_clipped_not_nan(advantage: float, dual: float |
     inputs = alg.ObjectiveInputs(
         logprobs_BT=logprobs_BT,
         old_logprobs_BT=torch.tensor([[-100.0]]),
-        advantages_B=torch.tensor([advantage]),
+        advantages_BT=torch.full((1, 1), advantage),
         mask_BT=torch.tensor([[True]]),
     )
     loss_BT = alg.dapo_objective(inputs, clip_low=LOW, clip_high=HIGH, clip_dual=dual)

@@ -67,7 +67,7 @@ def baseline() -> Path:
 OBJECTIVE = """
 def plain(inputs):
     ratio = (inputs.logprobs_BT - inputs.old_logprobs_BT).exp()
-    return -ratio * inputs.advantages_B[:, None]
+    return -ratio * inputs.advantages_BT
 """
 REWARD = """
 def sevens(completions, answer, **columns):

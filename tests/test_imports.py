@@ -33,9 +33,12 @@ LAYERS: list[set[str]] = [
     {"config"},
     {""},
     {"algorithm"},
+    {"neighbours"},
+    {"objectives"},  # by their names
     {"model"},
     {"data", "reward", "rollout", "learner"},
     {"records"},  # rollouts as plain rows
+    {"advantages"},  # shaped rewards into advantages
     {"grading", "batch", "flight"},  # draws into groups, groups into batches: shared by the layers above
     {"sampling", "evaluate", "run", "cluster"},
     {"ledger", "metrics"},

@@ -29,7 +29,9 @@ SAME_REWARD = 1e-6  # rewards of a group within this of each other are one value
 # --- from logits to log-probabilities ------------------------------------------------------------
 
 
-def token_logprobs(logits_NV: Tensor, token_ids_N: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+def token_logprobs(
+    logits_NV: Tensor, token_ids_N: Tensor, temperature: float = 1.0, entropy_gradient: bool = False
+) -> tuple[Tensor, Tensor]:
     """Log-probability of given tokens, and the entropy of their distributions.
 
     log pi(y) = z_y / T - log sum_v exp(z_v / T);  H = -sum_v pi_v log pi_v.
@@ -38,9 +40,10 @@ def token_logprobs(logits_NV: Tensor, token_ids_N: Tensor, temperature: float = 
         logits_NV: logits that predict the tokens (already aligned with them); computed in float32.
         token_ids_N: i64, the tokens.
         temperature: T > 0, the one they were sampled with.
+        entropy_gradient: whether the entropy carries one (for a bonus); costs another [N, V] tensor.
 
     Returns:
-        (logprobs_N, entropy_N), float32; entropy in nats, without gradient.
+        (logprobs_N, entropy_N), float32; entropy in nats.
 
     >>> logprobs, entropy = token_logprobs(torch.zeros(1, 4), torch.tensor([2]))
     >>> round(logprobs.item(), 4), round(entropy.item(), 4)
@@ -49,6 +52,10 @@ def token_logprobs(logits_NV: Tensor, token_ids_N: Tensor, temperature: float = 
     scaled_NV = logits_NV.float() / temperature
     log_z_N = torch.logsumexp(scaled_NV, dim=-1)
     logprobs_N = scaled_NV.gather(-1, token_ids_N.unsqueeze(-1)).squeeze(-1) - log_z_N
+    if entropy_gradient:
+        all_NV = scaled_NV - log_z_N.unsqueeze(-1)
+        entropy_N = -(torch.exp(all_NV) * all_NV.clamp_min(torch.finfo(all_NV.dtype).min)).sum(-1)
+        return logprobs_N, entropy_N
     with torch.no_grad():
         probs_NV = torch.exp(scaled_NV.detach() - log_z_N.detach().unsqueeze(-1))
         entropy_N = torch.special.entr(probs_NV).sum(-1)
@@ -147,16 +154,23 @@ class ObjectiveInputs:
 
     logprobs_BT: log pi_theta of each token, with gradient.
     old_logprobs_BT: log pi of the policy at the step's start.
-    advantages_B: A of each response.
+    advantages_BT: A of each token; in most recipes one value for all tokens of a response.
     mask_BT: bool, tokens of the loss.
     ref_logprobs_BT: log pi_ref, or None.
+    selected_BT: bool, the tokens that an entropy control picked (clip_cov, kl_cov), or None.
     """
 
     logprobs_BT: Tensor
     old_logprobs_BT: Tensor
-    advantages_B: Tensor
+    advantages_BT: Tensor
     mask_BT: Tensor
     ref_logprobs_BT: Tensor | None = None
+    selected_BT: Tensor | None = None
+
+
+def masked(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """The values on the mask, exactly 0 off it, in value and gradient, whatever stood there."""
+    return torch.where(mask_BT, values_BT, torch.zeros_like(values_BT))
 
 
 def masked_log_ratio(inputs: ObjectiveInputs, clamp: float | None = None) -> Tensor:
@@ -165,15 +179,14 @@ def masked_log_ratio(inputs: ObjectiveInputs, clamp: float | None = None) -> Ten
     Outside values are removed before any exp, so padding gives neither NaN nor inf, in value or
     gradient. `clamp` bounds |log r| (no gradient beyond it); None leaves it alone.
     """
-    difference_BT = inputs.logprobs_BT - inputs.old_logprobs_BT
-    log_ratio_BT = torch.where(inputs.mask_BT, difference_BT, torch.zeros_like(difference_BT))
+    log_ratio_BT = masked(inputs.logprobs_BT - inputs.old_logprobs_BT, inputs.mask_BT)
     return log_ratio_BT if clamp is None else log_ratio_BT.clamp(-clamp, clamp)
 
 
 def dapo_objective(
     inputs: ObjectiveInputs,
     *,
-    clip_low: float,
+    clip_low: float | None,
     clip_high: float,
     clip_dual: float | None = None,
     log_ratio_clamp: float | None = None,
@@ -185,7 +198,7 @@ def dapo_objective(
 
     Args:
         inputs: see ObjectiveInputs.
-        clip_low: in (0, 1).
+        clip_low: in (0, 1), or None for no lower bound.
         clip_high: > 0.
         clip_dual: None, or c > 1.
         log_ratio_clamp: None, or the bound on |log r|.
@@ -194,24 +207,40 @@ def dapo_objective(
         [B, T]; 0 outside the mask.
     """
     log_ratio_BT = masked_log_ratio(inputs, log_ratio_clamp)
-    advantages_B1 = inputs.advantages_B.unsqueeze(1)
+    advantages_BT = masked(inputs.advantages_BT, inputs.mask_BT)
+    return clipped_loss(log_ratio_BT, advantages_BT, clip_low=clip_low, clip_high=clip_high, clip_dual=clip_dual)
+
+
+def clipped_loss(
+    log_ratio: Tensor, advantages: Tensor, *, clip_low: float | None, clip_high: float, clip_dual: float | None = None
+) -> Tensor:
+    """-min(r A, clip(r, 1-low, 1+high) A) of log r and A, of any one shape; see `dapo_objective`."""
     # Clipping is a bound on log r on the side that A's sign selects, applied before exp: a ratio
     # too large for a float then meets the bound instead of turning the gradient into 0 * inf.
-    rising_B1 = advantages_B1 >= 0
-    bound = log_ratio_BT.new_tensor
+    rising = advantages >= 0
+    bound = log_ratio.new_tensor
+    floor = -math.inf if clip_low is None else math.log(1.0 - clip_low)
     dual = math.inf if clip_dual is None else math.log(clip_dual)
-    lower_B1 = torch.where(rising_B1, bound(-math.inf), bound(math.log(1.0 - clip_low)))
-    upper_B1 = torch.where(rising_B1, bound(math.log(1.0 + clip_high)), bound(dual))
-    loss_BT = -advantages_B1 * torch.exp(torch.clamp(log_ratio_BT, lower_B1, upper_B1))
-    return torch.where(inputs.mask_BT, loss_BT, torch.zeros_like(loss_BT))
+    lower = torch.where(rising, bound(-math.inf), bound(floor))
+    upper = torch.where(rising, bound(math.log(1.0 + clip_high)), bound(dual))
+    return -advantages * torch.exp(torch.clamp(log_ratio, lower, upper))
 
 
-def kl_estimate(logprobs_BT: Tensor, ref_logprobs_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """k3 estimator of KL(pi || ref) per token: exp(x) - x - 1, x = log ref - log pi; >= 0, 0 off the mask.
+KLEstimator = Literal["k1", "k2", "k3"]
 
-    Schulman, "Approximating KL divergence" (2020); the form of GRPO's objective (DeepSeekMath).
+
+def kl_estimate(logprobs_BT: Tensor, ref_logprobs_BT: Tensor, mask_BT: Tensor, estimator: KLEstimator = "k3") -> Tensor:
+    """Estimate of KL(pi || ref) at each token sampled from pi, of x = log ref - log pi; 0 off the mask.
+
+    k1: -x;  k2: x^2 / 2;  k3: exp(x) - x - 1, never negative (the form of GRPO's objective, DeepSeekMath).
+    As values, k1 and k3 have the KL as their mean; as losses, k2's mean gradient is the KL's and k1's is 0.
+    Schulman, "Approximating KL divergence" (2020).
     """
-    x_BT = torch.where(mask_BT, ref_logprobs_BT - logprobs_BT, torch.zeros_like(logprobs_BT))
+    x_BT = masked(ref_logprobs_BT - logprobs_BT, mask_BT)
+    if estimator == "k1":
+        return -x_BT
+    if estimator == "k2":
+        return x_BT.square() / 2
     return torch.exp(x_BT) - x_BT - 1.0
 
 
@@ -221,8 +250,7 @@ def importance_weights(old_logprobs_BT: Tensor, engine_logprobs_BT: Tensor, mask
     p is the learner's policy at the step's start, b the engine's when the token was sampled.
     Multiplies the token's loss; denominators ignore it. 1 outside the mask.
     """
-    difference_BT = (old_logprobs_BT - engine_logprobs_BT).detach()
-    gap_BT = torch.where(mask_BT, difference_BT, torch.zeros_like(difference_BT))
+    gap_BT = masked((old_logprobs_BT - engine_logprobs_BT).detach(), mask_BT)
     return torch.exp(gap_BT).clamp_max(cap)
 
 
@@ -295,10 +323,14 @@ def _microbatch_denominator(tokens_B: Tensor, microbatches: Sequence[Sequence[in
     return denominator_B
 
 
+def row_mean(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """[B]: mean over each row's masked tokens; 0 for a row without any."""
+    return masked(values_BT, mask_BT).sum(dim=1) / mask_BT.sum(dim=1).clamp_min(1)
+
+
 def weighted_loss(loss_BT: Tensor, mask_BT: Tensor, weights_B: Tensor) -> Tensor:
     """sum over b, t of weights_B * mask_BT * loss_BT: a scalar, finite, 0 without loss tokens."""
-    masked_BT = torch.where(mask_BT, loss_BT, torch.zeros_like(loss_BT))
-    return (masked_BT.sum(dim=1) * weights_B.to(masked_BT.dtype)).sum()
+    return (masked(loss_BT, mask_BT).sum(dim=1) * weights_B.to(loss_BT.dtype)).sum()
 
 
 # --- what to watch --------------------------------------------------------------------------------
@@ -307,27 +339,32 @@ def weighted_loss(loss_BT: Tensor, mask_BT: Tensor, weights_B: Tensor) -> Tensor
 def clip_statistics(
     inputs: ObjectiveInputs,
     *,
-    clip_low: float,
+    clip_low: float | None,
     clip_high: float,
     clip_dual: float | None = None,
     log_ratio_clamp: float | None = None,
+    level: Literal["token", "sequence"] = "token",
 ) -> dict[str, Tensor]:
     """Sums over loss tokens, to be divided by their number once all micro-batches are in.
 
     clip/high: A > 0 and r > 1 + high. clip/low: A < 0 and r < 1 - low. ratio/outside: r outside
     the range, blind to the sign (the paper's clip fraction). clip/dual: the dual bound holds the
-    token. ratio/clamped: |log r| over the clamp. ratio/max is a maximum, not a sum.
+    token. ratio/clamped: |log r| over the clamp. ratio/max is a maximum, not a sum. Of level "sequence"
+    every token counts with its response's ratio, the exp of its mean log r.
     """
-    mask_BT, advantages_B1 = inputs.mask_BT, inputs.advantages_B.unsqueeze(1)
+    mask_BT, advantages_BT = inputs.mask_BT, masked(inputs.advantages_BT, inputs.mask_BT)
     raw_BT = masked_log_ratio(inputs).detach()
+    if level == "sequence":
+        raw_BT = masked(row_mean(raw_BT, mask_BT).unsqueeze(1).expand_as(raw_BT), mask_BT)
     log_ratio_BT = raw_BT if log_ratio_clamp is None else raw_BT.clamp(-log_ratio_clamp, log_ratio_clamp)
     ratio_BT = torch.exp(log_ratio_BT)
-    above_BT, below_BT = ratio_BT > 1.0 + clip_high, ratio_BT < 1.0 - clip_low
-    dual_BT = (advantages_B1 < 0) & (ratio_BT > (clip_dual or float("inf")))
+    above_BT = ratio_BT > 1.0 + clip_high
+    below_BT = torch.zeros_like(above_BT) if clip_low is None else ratio_BT < 1.0 - clip_low
+    dual_BT = (advantages_BT < 0) & (ratio_BT > (clip_dual or float("inf")))
     clamped_BT = raw_BT.abs() > (log_ratio_clamp or float("inf"))
     sums = {
-        "clip/high": above_BT & (advantages_B1 > 0),
-        "clip/low": below_BT & (advantages_B1 < 0),
+        "clip/high": above_BT & (advantages_BT > 0),
+        "clip/low": below_BT & (advantages_BT < 0),
         "clip/dual": dual_BT,
         "ratio/outside": above_BT | below_BT,
         "ratio/clamped": clamped_BT,

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from dapo.algorithm import group_advantages, kl_estimate, row_weights
+from dapo.advantages import step_advantages
+from dapo.algorithm import row_weights
 from dapo.config.schema import Config
+from dapo.neighbours import pick_clip_cov, pick_kl_cov, token_covariance
+from dapo.rng import Purpose, uniform
 from dapo.types import Batch, Finish, Group, Rollout
 
 CutFunction = Callable[[Batch], list[list[int]]]
@@ -61,22 +67,11 @@ def _loss_mask(rollout: Rollout, eos_ids: Sequence[int]) -> NDArray[np.bool_]:
     return np.asarray(response.generated & (eos_before == 0), dtype=bool)
 
 
-def with_advantages(batch: Batch, groups: Sequence[Group], config: Config) -> Batch:
-    """Group-relative advantages of the shaped rewards (Eq. 9), KL in the reward included.
-
-    With algorithm.kl.place = "reward", coef times the sum of the estimator over a response's
-    loss tokens is taken off its reward; the batch must then bring old_logprobs and ref_logprobs.
-    """
-    algorithm = config.algorithm
-    shaped = [[rollout.shaped_reward for rollout in group.rollouts] for group in groups]
-    rewards = torch.tensor(shaped, dtype=torch.float64)  # float32 would turn noise on large rewards into a spread
-    if algorithm.kl.place == "reward":
-        assert batch.old_logprobs is not None
-        assert batch.ref_logprobs is not None
-        kl = kl_estimate(batch.old_logprobs, batch.ref_logprobs, batch.loss_mask).sum(dim=1)
-        rewards = rewards - algorithm.kl.coef * kl.view_as(rewards)
-    advantages = group_advantages(rewards, std_correction=algorithm.std_correction, eps=algorithm.advantage_eps)
-    return replace(batch, advantages=advantages.flatten())
+def with_advantages(
+    batch: Batch, groups: Sequence[Group], config: Config, totals: Mapping[str, float] = MappingProxyType({})
+) -> Batch:
+    """The batch with the advantages of `algorithm.advantage`; see `advantages.step_advantages`."""
+    return replace(batch, advantages=step_advantages(batch, groups, config, totals))
 
 
 def minibatches(batch: Batch, config: Config, cut: CutFunction) -> Iterator[Batch]:
@@ -97,4 +92,35 @@ def minibatches(batch: Batch, config: Config, cut: CutFunction) -> Iterator[Batc
             constant_tokens=algorithm.constant_tokens,
             microbatches=cut(minibatch) if algorithm.reduction == "microbatch" else None,
         )
-        yield replace(minibatch, row_weights=weights)
+        yield replace(minibatch, row_weights=weights, selected=_selected(minibatch, config))
+
+
+def _selected(minibatch: Batch, config: Config) -> Tensor | None:
+    """The tokens that the objective's entropy control picks, by the policy at the step's start."""
+    algorithm, mask = config.algorithm, minibatch.loss_mask
+    if algorithm.objective not in ("clip_cov", "kl_cov"):
+        return None
+    assert minibatch.old_logprobs is not None
+    settings = algorithm.covariance
+    covariance = token_covariance(minibatch.old_logprobs, minibatch.token_advantages, mask)
+    if algorithm.objective == "kl_cov":
+        return pick_kl_cov(covariance, mask, fraction=settings.fraction)
+    return pick_clip_cov(
+        covariance,
+        mask,
+        _token_uniforms(minibatch, config.train.seed),
+        fraction=settings.fraction,
+        low=settings.low,
+        high=settings.high,
+    )
+
+
+def _token_uniforms(batch: Batch, seed: int) -> Tensor:
+    """f64 [B, T]: a number of each token, a function of (seed, draw, response of the draw, token) alone."""
+    seen: Counter[int] = Counter()
+    rows = []
+    for draw, prompt in zip(batch.draw.tolist(), batch.prompt_lengths.tolist(), strict=True):
+        tokens = np.maximum(np.arange(batch.token_ids.shape[1]) - prompt, 0)
+        rows.append(uniform(seed, Purpose.TOKEN_CHOICE, draw, seen[draw], tokens))
+        seen[draw] += 1
+    return torch.from_numpy(np.stack(rows))

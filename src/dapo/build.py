@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from dapo.algorithm import dapo_objective
 from dapo.config.explain import epoch_words
 from dapo.config.load import from_tree, merge, parse_override, resolve
 from dapo.config.schema import Config
@@ -31,6 +30,7 @@ from dapo.learner.base import Learner
 from dapo.learner.torch_learner import LearnerSettings, Objective, TorchLearner
 from dapo.loop import Parts
 from dapo.model.loading import check_architecture, eos_ids, load_model, load_tokenizer, pick_device, pick_dtype
+from dapo.objectives import BUILT_IN
 from dapo.provenance import (
     check_carried,
     check_nothing_lost,
@@ -83,16 +83,10 @@ def check_inputs(config: Config) -> tuple[Scorers, CheckedData]:
 def make_objective(config: Config) -> Objective:
     """The per-token loss that `algorithm.objective` names."""
     algorithm = config.algorithm
-    if algorithm.objective == "dapo":
-        return partial(
-            dapo_objective,
-            clip_low=algorithm.clip_low,
-            clip_high=algorithm.clip_high,
-            clip_dual=algorithm.clip_dual,
-            log_ratio_clamp=algorithm.log_ratio_clamp,
-        )
+    if algorithm.objective in BUILT_IN:
+        return partial(BUILT_IN[algorithm.objective], algorithm)
     if ":" not in algorithm.objective:
-        return plugin("dapo.objectives", algorithm.objective, "algorithm.objective", ("dapo",))  # type: ignore[no-any-return]
+        return plugin("dapo.objectives", algorithm.objective, "algorithm.objective", tuple(BUILT_IN))  # type: ignore[no-any-return]
     return load_function(algorithm.objective, "algorithm.objective")
 
 
@@ -145,8 +139,12 @@ def make_learner(config: Config, model: Any, reference: Any | None, dtype: Any) 
         clip_high=algorithm.clip_high,
         clip_dual=algorithm.clip_dual,
         log_ratio_clamp=algorithm.log_ratio_clamp,
+        ratio_level="sequence" if algorithm.objective == "gspo" else "token",
         importance_cap=algorithm.importance_cap,
+        importance_level=algorithm.importance_level,
         kl_coef=algorithm.kl.coef if algorithm.kl.place == "loss" else 0.0,
+        kl_estimator=algorithm.kl.estimator,
+        entropy_coef=algorithm.entropy_coef,
     )
     return TorchLearner(model, settings, make_objective(config), dtype=dtype, reference=reference)
 

@@ -95,14 +95,26 @@ def resting(record: PromptRecord | None, step: int, solved_in_a_row: int, rest_s
     return record.last_step < step <= record.last_step + rest_steps
 
 
+def adaptive_size(record: PromptRecord | None, rating: float | None, least: int, most: int) -> int:
+    """A reward-adaptive group size, not the paper's: round(least + (most - least) (1 - p)), half to even.
+
+    p is that of the prompt's record, else its rating; `most` without either.
+
+    >>> [adaptive_size(None, p, 4, 16) for p in (None, 0.0, 0.5, 1.0)]
+    [16, 16, 10, 4]
+    """
+    rate = record.right / record.responses if record is not None and record.responses else rating
+    return most if rate is None else round(least + (most - least) * (1.0 - rate))
+
+
 # --- bands and predictions ------------------------------------------------------------------------
 
 
 def checked_rating(rating: float) -> float:
     """The rating itself. Raises ValueError outside [0, 1], NaN included."""
-    if not 0.0 <= rating <= 1.0:
-        raise ValueError(f"a rating is a pass rate in [0, 1], got {rating}")
-    return rating
+    if 0.0 <= rating <= 1.0:
+        return rating
+    raise ValueError(f"a rating is a pass rate in [0, 1], got {rating}")
 
 
 def band(record: PromptRecord | None, rating: float | None) -> int:
@@ -369,17 +381,17 @@ def difficulty_metrics(
         raise ValueError(f"got {len(bands)} bands, {len(kept)} outcomes and {len(predicted)} predictions")
     band_D = np.array(bands, dtype=np.int64)
     kept_D = np.array(kept, dtype=np.bool_)
-    metrics: dict[str, float] = {}
     left_out_K, kept_K = band_counts(band_D, kept_D)
+    metrics: dict[str, float] = {}
     for name, num_left_out, num_kept in zip(BANDS, left_out_K, kept_K, strict=True):
         draws = int(num_left_out + num_kept)
         if draws:
             metrics[f"difficulty/{name}_draws"] = float(draws)
             metrics[f"difficulty/{name}_acceptance"] = int(num_kept) / draws
     known = [(p, bool(k)) for p, k in zip(predicted, kept, strict=True) if p is not None]
-    nan = float("nan")
-    metrics["sampling/predicted_acceptance"] = sum(p for p, _ in known) / len(known) if known else nan
-    metrics["sampling/predictable_acceptance"] = sum(k for _, k in known) / len(known) if known else nan
+    count = len(known) or float("nan")
+    metrics["sampling/predicted_acceptance"] = sum(p for p, _ in known) / count
+    metrics["sampling/predictable_acceptance"] = sum(k for _, k in known) / count
     found = shift(band_D, kept_D, seed=seed)
     metrics["shift/total_variation"] = found.value
     metrics["shift/total_variation_low"] = found.low

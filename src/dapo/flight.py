@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from dataclasses import replace
 
 from dapo.errors import DapoError, EngineError
 from dapo.rollout.base import RolloutEngine
@@ -27,6 +28,7 @@ class Flight:
     def __init__(self, engine: RolloutEngine, params: SamplingParams, reruns: int) -> None:
         self._engine, self._params, self._reruns = engine, params, reruns
         self._prompts: dict[int, Prompt] = {}
+        self._sizes: dict[int, int] = {}  # of draws whose group is not params.n responses
         self._aborted: Counter[int] = Counter()
         self._raised_in_a_row = 0
         self.failures = 0
@@ -35,12 +37,18 @@ class Flight:
     def __len__(self) -> int:
         return len(self._prompts)
 
-    def submit(self, draw: int, prompt: Prompt) -> None:
-        """Starts a draw. Raises EngineError when the engine keeps refusing it."""
+    def submit(self, draw: int, prompt: Prompt, size: int | None = None) -> None:
+        """Starts a draw, of `size` responses where that is not params.n.
+
+        Raises EngineError when the engine keeps refusing it.
+        """
         self._prompts[draw] = prompt
+        if size is not None:
+            self._sizes[draw] = size
+        params = replace(self._params, n=self._sizes.get(draw, self._params.n))
         for attempt in range(self._reruns + 1):
             try:
-                self._engine.submit(draw, prompt, self._params)
+                self._engine.submit(draw, prompt, params)
             except Exception as error:
                 self._count(error, attempt + 1, f"draw {draw} is submitted again")
                 self._forget([draw])

@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dapo.advantages import reward_moments
 from dapo.batch import make_batch, minibatches, with_advantages
 from dapo.config.schema import Config
 from dapo.errors import DapoError, EngineError, Interrupted, NonFiniteGradients, SamplingExhausted, SaveFailed, Stopped
@@ -118,9 +119,11 @@ def sample(parts: Parts, state: TrainState, stop: StopRequest) -> TrainState:
     metrics = ledger(collected, state, config)
     metrics["data/epoch"] = collected.next_place / parts.epoch_size
     sums = totals(state.totals, metrics, prompts_drawn(collected))
+    if config.reward.normalisation == "running":
+        sums |= {name: state.totals.get(name, 0.0) + value for name, value in reward_moments(collected.kept).items()}
     batch_start = time.perf_counter()
     batch, mismatch = with_policies(make_batch(collected.kept, parts.eos_ids, config), collected.kept, parts, state)
-    batch = with_advantages(batch, collected.kept, config)
+    batch = with_advantages(batch, collected.kept, config, sums)
     left = tuple(minibatches(batch, config, parts.learner.cut))
     write_start = time.perf_counter()
     if _due(step, config.log.rollouts_every, 0):
@@ -170,6 +173,8 @@ def finish(parts: Parts, state: TrainState, stop: StopRequest) -> tuple[TrainSta
     assert state.pending is not None
     step, start = state.step + 1, time.perf_counter()
     parts.engine.load_weights(step, parts.learner.export_weights())
+    if parts.config.algorithm.kl.reset_every is not None and step % parts.config.algorithm.kl.reset_every == 0:
+        parts.learner.reset_reference()
     metrics = {**state.pending.metrics, **update_metrics(state.pending)}
     metrics["time/step_s"] += time.perf_counter() - start
     if parts.tests and _due(step, parts.config.eval.every, parts.config.train.num_steps):
@@ -279,8 +284,13 @@ def with_policies(batch: Batch, groups: Sequence[Group], parts: Parts, state: Tr
 
 
 def learning_rate(step: int, config: Config) -> float:
-    """Linear warm-up in rollout steps: base * min(1, step / (warm-up + 1)); over 0 at step 1."""
+    """Linear warm-up in rollout steps: base * min(1, step / (warm-up + 1)); over 0 at step 1.
+
+    With train.warmup_from_zero base * min(1, (step - 1) / warm-up): 0 at step 1, as in the paper's code.
+    """
     train = config.train
+    if train.warmup_from_zero and train.warmup_rollout_steps:
+        return train.learning_rate * min(1.0, (step - 1) / train.warmup_rollout_steps)
     return train.learning_rate * min(1.0, step / (train.warmup_rollout_steps + 1))
 
 

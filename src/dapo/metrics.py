@@ -6,6 +6,7 @@ import resource
 import sys
 from collections.abc import Mapping, Sequence
 
+from dapo.algorithm import masked, row_mean
 from dapo.config.schema import CheckpointConfig
 from dapo.grading import mean_or_nan
 from dapo.types import Batch, Pending
@@ -13,11 +14,12 @@ from dapo.types import Batch, Pending
 
 def batch_metrics(batch: Batch, mismatch: float | None) -> dict[str, float]:
     """Of what a step trains on, before its updates."""
-    advantages, tokens = batch.advantages.double(), batch.loss_tokens.double()
+    advantages, mask = batch.token_advantages.double(), batch.loss_mask
+    of_rows = batch.advantages.double() if batch.advantages.dim() == 1 else row_mean(advantages, mask)
     metrics = {
-        "tokens/loss": float(batch.loss_mask.sum()),
-        "advantage/abs_mean": float(advantages.abs().mean()),
-        "advantage/length_weighted_mean": float((advantages * tokens).sum() / tokens.sum().clamp_min(1)),
+        "tokens/loss": float(mask.sum()),
+        "advantage/abs_mean": float(of_rows.abs().mean()),
+        "advantage/length_weighted_mean": float(masked(advantages, mask).sum() / mask.sum().clamp_min(1)),
     }
     return metrics if mismatch is None else metrics | {"mismatch/logprob_abs_mean": mismatch}
 

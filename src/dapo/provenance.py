@@ -183,7 +183,8 @@ def check_carried(config: Config, state: TrainState) -> None:
     sampling = config.sampling
     informative = 0
     for group, kept in zip(state.carried, keep_mask(state.carried, sampling.filter), strict=True):
-        if len(group.rollouts) != sampling.responses_per_prompt:
+        least = sampling.min_responses_per_prompt or sampling.responses_per_prompt
+        if not least <= len(group.rollouts) <= sampling.responses_per_prompt:
             raise UserError(
                 f"sampling.responses_per_prompt = {sampling.responses_per_prompt}, but the checkpoint carries "
                 f"{len(state.carried)} groups of {len(group.rollouts)}; keep it until they are used up"

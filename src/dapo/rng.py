@@ -28,6 +28,7 @@ class Purpose(IntEnum):
     DATA_MIXTURE = 3
     SEED = 4
     PERMUTATION = 5
+    TOKEN_CHOICE = 6
 
 
 Word = int | NDArray[np.uint64]

@@ -24,7 +24,7 @@ import torch
 
 from dapo.algorithm import informative, spread
 from dapo.config.schema import Config, SamplingConfig
-from dapo.difficulty import History, resting
+from dapo.difficulty import History, adaptive_size, resting
 from dapo.errors import ConfigError, Interrupted, RewardError, SamplingExhausted
 from dapo.flight import Flight
 from dapo.grading import GroupGrader, permute_scores
@@ -87,13 +87,15 @@ class Collected:
 
 def keep_mask(groups: Sequence[Group], rule: str) -> list[bool]:
     """Which groups carry a signal, by `sampling.filter`. Looks at raw correctness or unshaped rewards."""
-    if rule == "off" or not groups:
+    if rule == "off":
         return [True] * len(groups)
+    return [_carries_signal(group, rule) for group in groups]
+
+
+def _carries_signal(group: Group, rule: str) -> bool:
     if rule == "nonzero_std":
-        rewards = torch.tensor([[r.score.reward for r in group.rollouts] for group in groups], dtype=torch.float64)
-        return spread(rewards).tolist()
-    correct = torch.tensor([[r.score.correct is True for r in group.rollouts] for group in groups])
-    return informative(correct).tolist()
+        return bool(spread(torch.tensor([[r.score.reward for r in group.rollouts]], dtype=torch.float64)))
+    return bool(informative(torch.tensor([[r.score.correct is True for r in group.rollouts]])))
 
 
 def block_size(sampling: SamplingConfig) -> int:
@@ -213,8 +215,16 @@ class _Filling:
         while self._started < allowed and (prompt := self._places.next()) is not None:
             self._prompts.append(prompt)
             self._started += 1
-            self.flight.submit(self._state.next_draw + len(self._prompts) - 1, prompt)
+            self.flight.submit(self._state.next_draw + len(self._prompts) - 1, prompt, self._group_size(prompt))
         self._rounds += self._started > before
+
+    def _group_size(self, prompt: Prompt) -> int:
+        """G; less for a prompt that was often right, where min_responses_per_prompt asks for that."""
+        sampling = self._config.sampling
+        most, least = sampling.responses_per_prompt, sampling.min_responses_per_prompt
+        if least is None:
+            return most
+        return adaptive_size(self._state.history.get(prompt.id), prompt.rating, least, most)
 
     # --- grading in draw order --------------------------------------------------------------------
 

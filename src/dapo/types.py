@@ -162,8 +162,9 @@ class Batch:
         Prompt, padding and everything after an EOS are out, and so are filtered rows.
     engine_logprobs: f32 [B, T], zero outside responses.
     old_logprobs: f32 [B, T] or None until the start of the step fixes them.
-    advantages: f32 [B].
+    advantages: f32 [B], or [B, T] where the tokens of a response have values of their own.
     row_weights: f64 [B]; the loss is sum over b, t of row_weights[b] * loss_mask[b, t] * loss[b, t].
+    selected: bool [B, T] or None; the tokens that an entropy control picked for this mini-batch.
     """
 
     draw: Tensor
@@ -176,6 +177,14 @@ class Batch:
     row_weights: Tensor
     old_logprobs: Tensor | None = None
     ref_logprobs: Tensor | None = None
+    selected: Tensor | None = None
+
+    @property
+    def token_advantages(self) -> Tensor:
+        """f32 [B, T], the advantage of each token."""
+        if self.advantages.dim() == 2:
+            return self.advantages
+        return self.advantages.unsqueeze(1).expand(self.token_ids.shape)
 
     @property
     def num_rows(self) -> int:

@@ -21,6 +21,12 @@ class Learner(Protocol):
         `reference`: of the starting policy (only where a KL penalty asked for one).
         """
 
+    def reset_reference(self) -> None:
+        """Makes the present policy the reference, and starts the optimiser afresh (ProRL, arXiv 2505.24864).
+
+        Doing it twice is doing it once. `state_dict` holds a reference that is not the starting policy.
+        """
+
     def cut(self, minibatch: Batch) -> list[list[int]]:
         """Rows of each micro-batch that `update` would run; every row exactly once."""
 

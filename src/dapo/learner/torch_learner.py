@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors.torch import load_file
@@ -15,19 +15,23 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from dapo.algorithm import (
+    KLEstimator,
     ObjectiveInputs,
     clip_statistics,
     importance_weights,
     kl_estimate,
+    masked,
     token_logprobs,
     weighted_loss,
 )
 from dapo.errors import ModelError
 from dapo.learner.packing import MicroBatch, Packing, cut, microbatches
 from dapo.model.loading import SplitModel
+from dapo.neighbours import sequence_importance_weights
 from dapo.types import Batch
 
 Objective = Callable[[ObjectiveInputs], Tensor]
+Level = Literal["token", "sequence"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,12 +47,16 @@ class LearnerSettings:
     betas: tuple[float, float] = (0.9, 0.999)
     adam_eps: float = 1e-8
     max_grad_norm: float | None = 1.0
-    clip_low: float = 0.2
+    clip_low: float | None = 0.2
     clip_high: float = 0.28
     clip_dual: float | None = None
     log_ratio_clamp: float | None = None
+    ratio_level: Level = "token"  # of the clip fractions
     importance_cap: float | None = None
+    importance_level: Level = "token"
     kl_coef: float = 0.0  # of the KL in the loss
+    kl_estimator: KLEstimator = "k3"
+    entropy_coef: float = 0.0
 
 
 class TorchLearner:
@@ -73,7 +81,9 @@ class TorchLearner:
     ) -> None:
         self.model = model.requires_grad_(True)
         self._split = SplitModel(model)
-        self._reference = None if reference is None else SplitModel(reference.requires_grad_(False))
+        self._reference_model = None if reference is None else reference.requires_grad_(False)
+        self._reference = None if reference is None else SplitModel(reference)
+        self._reference_moved = False
         self._settings, self._objective, self._dtype = settings, objective, dtype
         self._device = next(model.parameters()).device
         if settings.gradient_checkpointing:
@@ -105,6 +115,20 @@ class TorchLearner:
             logprobs_N, _ = self._forward(split, micro)
             result[micro.row_N, micro.column_N] = logprobs_N.cpu()
         return result
+
+    @torch.no_grad()
+    def reset_reference(self) -> None:
+        """See Learner."""
+        if self._reference_model is None:
+            raise ModelError("no reference policy was loaded; set algorithm.kl.place")
+        self._load_reference(dict(self.model.named_parameters()))
+        self._optimizer.state.clear()
+
+    def _load_reference(self, weights: Mapping[str, Tensor]) -> None:
+        assert self._reference_model is not None
+        for name, parameter in self._reference_model.named_parameters():
+            parameter.copy_(weights[name])
+        self._reference_moved = True
 
     def cut(self, minibatch: Batch) -> list[list[int]]:
         """See Learner."""
@@ -144,13 +168,17 @@ class TorchLearner:
             yield name, parameter.detach()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """See Learner: exp_avg and exp_avg_sq of every weight, and its step."""
+        """See Learner: exp_avg and exp_avg_sq of every weight, and its step; a reference that was reset."""
         flat: dict[str, Tensor] = {}
         for name, parameter in self.model.named_parameters():
             for key, value in self._optimizer.state[parameter].items():
                 flat[f"{key}/{name}"] = value.detach().to("cpu", copy=True)
+        if self._reference_moved and self._reference_model is not None:
+            for name, parameter in self._reference_model.named_parameters():
+                flat[f"{REFERENCE}{name}"] = parameter.detach().to("cpu", copy=True)
         return flat
 
+    @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """See Learner."""
         for name, parameter in self.model.named_parameters():
@@ -164,6 +192,9 @@ class TorchLearner:
                 self._optimizer.state[parameter] = own
             else:
                 self._optimizer.state.pop(parameter, None)
+        reference = {key.removeprefix(REFERENCE): value for key, value in state.items() if key.startswith(REFERENCE)}
+        if reference and self._reference_model is not None:
+            self._load_reference(reference)
 
     def host_weights(self) -> dict[str, Tensor]:
         """See Learner."""
@@ -216,7 +247,8 @@ class TorchLearner:
         """Chunk by chunk; with gradients each chunk's logits are made again in the backward pass."""
 
         def chunk(hidden: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-            return token_logprobs(split.head(hidden), target, self._settings.temperature)
+            wants_gradient = torch.is_grad_enabled() and self._settings.entropy_coef > 0
+            return token_logprobs(split.head(hidden), target, self._settings.temperature, wants_gradient)
 
         logprobs, entropies = [], []
         size = self._settings.logits_chunk_tokens
@@ -250,24 +282,26 @@ class TorchLearner:
         inputs = ObjectiveInputs(
             logprobs_BT=logprobs_BT,
             old_logprobs_BT=old_BT,
-            advantages_B=part.advantages.to(device),
+            advantages_BT=part.token_advantages.to(device),
             mask_BT=mask_BT,
             ref_logprobs_BT=None if part.ref_logprobs is None else part.ref_logprobs.to(device),
+            selected_BT=None if part.selected is None else part.selected.to(device),
         )
         loss_BT = self._objective(inputs)
         sums: dict[str, float] = {}
         if settings.importance_cap is not None:
-            weights_BT = importance_weights(old_BT, part.engine_logprobs.to(device), mask_BT, settings.importance_cap)
+            weigh = sequence_importance_weights if settings.importance_level == "sequence" else importance_weights
+            weights_BT = weigh(old_BT, part.engine_logprobs.to(device), mask_BT, settings.importance_cap)
             loss_BT = loss_BT * weights_BT
-            sums["importance/mean"] = float(weights_BT[mask_BT].sum())
-            sums["importance/capped_fraction"] = float((weights_BT[mask_BT] >= settings.importance_cap).sum())
-            sums["importance/square"] = float(weights_BT[mask_BT].square().sum())
+            sums |= _weight_sums(weights_BT[mask_BT], settings.importance_cap)
         if settings.kl_coef and inputs.ref_logprobs_BT is not None:
-            kl_BT = kl_estimate(logprobs_BT, inputs.ref_logprobs_BT, mask_BT)
+            kl_BT = kl_estimate(logprobs_BT, inputs.ref_logprobs_BT, mask_BT, settings.kl_estimator)
             loss_BT = loss_BT + settings.kl_coef * kl_BT
             sums["policy/kl_to_reference"] = float(kl_BT.detach().sum())
+        if settings.entropy_coef:
+            loss_BT = loss_BT - settings.entropy_coef * masked(entropy_BT, mask_BT)
         loss = weighted_loss(loss_BT, mask_BT, part.row_weights.to(device))
-        sums |= self._watch(inputs, entropy_BT)
+        sums |= self._watch(inputs, entropy_BT.detach())
         sums["loss/policy"] = float(loss.detach())
         return loss, sums
 
@@ -280,7 +314,10 @@ class TorchLearner:
             clip_high=settings.clip_high,
             clip_dual=settings.clip_dual,
             log_ratio_clamp=settings.log_ratio_clamp,
+            level=settings.ratio_level,
         )
+        if inputs.selected_BT is not None:
+            sums["clip/selected"] = (inputs.selected_BT & mask_BT).double().sum()
         difference = (inputs.logprobs_BT - inputs.old_logprobs_BT)[mask_BT].double()
         sums["policy/entropy"] = entropy_BT[mask_BT].double().sum()
         sums["policy/mean_token_probability"] = inputs.logprobs_BT[mask_BT].double().exp().sum()
@@ -303,6 +340,17 @@ class TorchLearner:
         self._optimizer.step()
 
 
+REFERENCE = "reference/"  # in front of its weights' names in `state_dict`
+
+
+def _weight_sums(weights_N: Tensor, cap: float) -> dict[str, float]:
+    return {
+        "importance/mean": float(weights_N.sum()),
+        "importance/capped_fraction": float((weights_N >= cap).sum()),
+        "importance/square": float(weights_N.square().sum()),
+    }
+
+
 SUMS_OF_ROWS = ("loss/policy", "ratio/max")  # already what they should be
 
 
@@ -312,6 +360,7 @@ def _averages(totals: Mapping[str, float], tokens: int) -> dict[str, float]:
         "clip/high": "clip/high_fraction",
         "clip/low": "clip/low_fraction",
         "clip/dual": "clip/dual_fraction",
+        "clip/selected": "clip/selected_fraction",
         "ratio/outside": "ratio/outside_fraction",
         "ratio/clamped": "ratio/clamped_fraction",
     }
