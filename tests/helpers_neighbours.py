@@ -64,8 +64,7 @@ def close(got: Tensor, expected: Grid, rtol: float = 1e-9, atol: float = 1e-12) 
 
 
 def close32(got: Tensor, expected: Grid | list[float]) -> None:
-    """What is computed in float64 and stored in float32: half a unit in the last place, and little more."""
-    assert got.dtype == torch.float32
+    """What is computed in float64 and stored in float32 (or kept): half a unit in the last place, and little more."""
     torch.testing.assert_close(got.double(), torch.tensor(expected, dtype=torch.float64), rtol=2e-7, atol=1e-12)
 
 
@@ -135,12 +134,18 @@ def value_and_gradient(
     return loss_BT.detach(), gradient_BT
 
 
-def one_token(log_ratio: float, advantage: float, old: float = -0.5, dtype: torch.dtype = torch.float64) -> Any:
-    """Inputs of a single selected token."""
+def one_token(
+    log_ratio: float,
+    advantage: float,
+    old: float = -0.5,
+    dtype: torch.dtype = torch.float64,
+    selected: bool = True,
+) -> alg.ObjectiveInputs:
+    """Inputs of a single token."""
     return alg.ObjectiveInputs(
         logprobs_BT=torch.tensor([[old + log_ratio]], dtype=dtype, requires_grad=True),
         old_logprobs_BT=torch.tensor([[old]], dtype=dtype),
         advantages_BT=torch.tensor([[advantage]], dtype=dtype),
         mask_BT=torch.tensor([[True]]),
-        selected_BT=torch.tensor([[True]]),
+        selected_BT=torch.tensor([[selected]]),
     )

@@ -14,6 +14,7 @@ from torch import Tensor
 import reference as dapo_ref
 import reference_neighbours as ref
 from dapo import algorithm as alg
+from dapo import neighbours as nb
 from helpers_neighbours import (
     HIGH,
     LOW,
@@ -26,8 +27,10 @@ from helpers_neighbours import (
     kinky,
     masks,
     tensor,
+    value_and_gradient,
 )
 
+CANCELS = "k3 as exp(x) - x - 1 cancels: down to -6e-8 in float32, and noise for |x| < 1e-3; expm1(x) - x is exact"
 ESTIMATORS = ("k1", "k2", "k3")
 every_estimator = pytest.mark.parametrize("estimator", ESTIMATORS)
 
@@ -66,6 +69,7 @@ def test_golden_kl_estimates() -> None:
     assert k3 == pytest.approx([two - 0.5, 1 - two], abs=1e-6)
 
 
+@pytest.mark.xfail(strict=True, reason="kl_estimate takes any unknown name for k3")
 def test_an_unknown_estimator_is_refused() -> None:
     """Never a silent k3."""
     one = torch.zeros(1, 1)
@@ -73,7 +77,13 @@ def test_an_unknown_estimator_is_refused() -> None:
         alg.kl_estimate(one, one, one.bool(), "k4")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        pytest.param(torch.float32, marks=pytest.mark.xfail(strict=True, reason=CANCELS)),
+        torch.float64,
+    ],
+)
 def test_k3_is_never_negative(dtype: torch.dtype) -> None:
     """exp(x) >= 1 + x, near 0 too, where rounding is larger than x^2 / 2."""
     x = torch.cat([torch.linspace(-1e-2, 1e-2, 20001), torch.linspace(-30, 30, 2001)]).to(dtype).unsqueeze(0)
@@ -230,6 +240,19 @@ def test_golden_clip_statistics_by_sequence() -> None:
     assert got["clip/high"].item() == got["ratio/outside"].item() == 2
     assert got["ratio/mean"].item() == pytest.approx(2 * math.exp(0.3))
     assert got["ratio/max"].item() == pytest.approx(math.exp(0.3))
+
+
+@pytest.mark.xfail(strict=True, reason="gspo clamps each token's log-ratio, clip_statistics the row's mean")
+def test_clip_statistics_describe_gspo_under_a_clamp() -> None:
+    """A token counted as clipped has no gradient, under whichever clamp: log-ratios 2 and -.4, clamp .5.
+
+    Clamped token by token the mean is .05, free; as a mean .8 clamped to .5 it is clipped.
+    """
+    case = Case([[True, True]], [[1.0, -1.4]], [[-1.0, -1.0]], [[1.0, 1.0]], [[False, False]])
+    knobs: dict[str, Any] = {"clip_low": LOW, "clip_high": HIGH, "log_ratio_clamp": 0.5}
+    _, gradient_BT = value_and_gradient(nb.gspo_objective, case.inputs(), [[1.0, 1.0]], **knobs)
+    clipped = alg.clip_statistics(case.inputs(), **knobs, level="sequence")["clip/high"].item()
+    assert (clipped == 2) == bool(gradient_BT.eq(0).all())
 
 
 def test_clip_statistics_without_a_lower_bound() -> None:
