@@ -387,6 +387,11 @@ def test_golden_picks() -> None:
     assert few.nonzero().tolist() == [[0, 1], [1, 0], [1, 2]]
     assert nb.pick_kl_cov(covariance_BT, mask_BT, fraction=0.29).nonzero().tolist() == [[0, 1], [1, 2]]
     assert nb.pick_kl_cov(covariance_BT, mask_BT, fraction=1e-6).nonzero().tolist() == [[1, 2]]
+    # off the mask the best of either are no candidates; of 8 tokens int(2.32) = 2
+    mask_BT[1, 1] = mask_BT[1, 2] = False
+    got = nb.pick_clip_cov(covariance_BT, mask_BT, uniforms_BT, fraction=0.29, low=1.0, high=5.0)
+    assert got.nonzero().tolist() == [[0, 3], [1, 0]]
+    assert nb.pick_kl_cov(covariance_BT, mask_BT, fraction=0.29).nonzero().tolist() == [[0, 1], [1, 0]]
 
 
 def test_ties_do_not_change_how_many() -> None:
