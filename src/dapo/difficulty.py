@@ -345,13 +345,12 @@ def shift(band_D: NDArray[np.integer], kept_D: NDArray[np.bool_], *, seed: int, 
         low, high = np.quantile(distance(again_R2K[:, 1], again_R2K.sum(axis=1)), (0.025, 0.975))
 
     null_R = distance(rng.multivariate_hypergeometric(drawn_K, num_kept, size=resamples), drawn_K)
-    reached = int((null_R >= value - TIE).sum())
     return Shift(
         value=value,
         low=float(low),
         high=float(high),
         null_mean=float(null_R.mean()),
-        null_p=(1 + reached) / (1 + resamples),
+        null_p=(1 + int((null_R >= value - TIE).sum())) / (1 + resamples),
     )
 
 

@@ -55,7 +55,7 @@ class ModelConfig(Section):
     """The policy and how it is computed."""
 
     path: str
-    """Hugging Face id, local directory, .gguf file, or pkg:PACKAGE/FILE inside an installed package."""
+    """Hugging Face id, local directory, .gguf file, pkg:PACKAGE/FILE inside an installed package, or random:tiny."""
     revision: NullableStr = None
     """Branch, tag or commit of a Hugging Face id; "off" for the default branch."""
     chat_template_kwargs: dict[str, Any] = Field(default={})

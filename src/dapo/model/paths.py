@@ -1,9 +1,9 @@
 """From what the user writes in `model.path` to something transformers can load.
 
-Four forms: a Hugging Face id, a local directory, a `.gguf` file, and `pkg:PACKAGE/FILE` for a
-file inside an installed package. A GGUF file is turned once into a plain folder (bf16
+Five forms: a Hugging Face id, a local directory, a `.gguf` file, `pkg:PACKAGE/FILE` for a file
+inside an installed package, and `random:tiny`. A GGUF file is turned once into a plain folder (bf16
 safetensors, tokenizer, chat template) under the user's cache directory, keyed by the file's
-digest, written aside and renamed.
+digest, written aside and renamed; so is the random model, keyed by the code that draws it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ import importlib.util
 import logging
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from filelock import FileLock
 
 from dapo.errors import ModelError
 from dapo.files import sync_directory, sync_tree
+from dapo.model import random
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +31,10 @@ def resolve_model(path: str) -> str:
     Raises:
         ModelError: the package, file or folder does not exist, or holds no model.
     """
+    if path.startswith("random:"):
+        if path != "random:tiny":
+            raise ModelError(f'model.path = {path}: the one random model is "random:tiny"')
+        return str(random_folder())
     if path.startswith("pkg:"):
         path = str(_package_file(path))
     if path.endswith(".gguf"):
@@ -72,14 +78,38 @@ def cache_root() -> Path:
 def plain_folder(gguf: Path) -> Path:
     """The converted folder of a GGUF file, made on first use. Safe under concurrent callers."""
     digest = hashlib.sha256(gguf.read_bytes()).hexdigest()[:16]
-    target = cache_root() / f"{gguf.stem}-{digest}"
+    return _made_once(cache_root() / f"{gguf.stem}-{digest}", lambda target: _convert(gguf, target))
+
+
+def random_folder() -> Path:
+    """The folder of the random model, made on first use. Safe under concurrent callers."""
+    import torch
+    import transformers
+
+    text = Path(random.__file__).read_text(encoding="utf-8") + torch.__version__ + transformers.__version__
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return _made_once(cache_root() / f"random-tiny-{digest}", lambda target: _written_aside(target, random.write_tiny))
+
+
+def _made_once(target: Path, make: Callable[[Path], None]) -> Path:
     if (target / "config.json").is_file():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(str(target) + ".lock"):
         if not (target / "config.json").is_file():
-            _convert(gguf, target)
+            make(target)
     return target
+
+
+def _written_aside(target: Path, write: Callable[[Path], None]) -> None:
+    aside = Path(tempfile.mkdtemp(prefix=target.name + ".", dir=target.parent))
+    try:
+        write(aside)
+        sync_tree(aside)
+        aside.rename(target)
+        sync_directory(target.parent)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _convert(gguf: Path, target: Path) -> None:
@@ -94,9 +124,7 @@ def _convert(gguf: Path, target: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
-    logger.info("reading %s (once; the result is kept in %s)", gguf.name, target.parent)
-    aside = Path(tempfile.mkdtemp(prefix=target.name + ".", dir=target.parent))
-    try:
+    def write(aside: Path) -> None:
         model = AutoModelForCausalLM.from_pretrained(
             str(gguf.parent),
             gguf_file=gguf.name,
@@ -105,11 +133,10 @@ def _convert(gguf: Path, target: Path) -> None:
         )
         model.save_pretrained(aside)
         AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name).save_pretrained(aside)
-        sync_tree(aside)
-        aside.rename(target)
-        sync_directory(target.parent)
+
+    logger.info("reading %s (once; the result is kept in %s)", gguf.name, target.parent)
+    try:
+        _written_aside(target, write)
     except Exception as error:  # a damaged file fails anywhere in the reader
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ModelError(f"model.path = {gguf}: can't be converted: {reason}") from error
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
