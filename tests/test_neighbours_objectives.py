@@ -352,6 +352,13 @@ def test_huge_ratios_meet_the_clip(
     assert (got[0].item(), got[1].item()) == pytest.approx((value, slope), abs=1e-6)
 
 
+@pytest.mark.parametrize("objective", [alg.dapo_objective, nb.gspo_objective])
+def test_no_lower_bound_is_none_at_all(objective: Callable[..., Tensor]) -> None:
+    """clip_low None, A = -1, log r = -10: loss and slope are e^-10."""
+    got = value_and_gradient(objective, one_token(-10.0, -1.0), [[1.0]], clip_low=None, clip_high=HIGH)
+    assert (got[0].item(), got[1].item()) == pytest.approx((math.exp(-10), math.exp(-10)), rel=1e-9)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_huge_ratios_in_the_others(dtype: torch.dtype) -> None:
     """CISPO's weight is bounded; KL-Cov falls to -log r."""
