@@ -285,7 +285,6 @@ def test_golden_gae() -> None:
 
 ONE, DRAW, REST = torch.tensor([1.0, 0.0]).double(), torch.tensor([0, 0]), {"std_correction": 1, "eps": 0.0}
 ROW, ROW_MASK = ONE.unsqueeze(0), torch.ones(1, 2, dtype=torch.bool)
-GAE_DTYPE = "gae computes and returns in the dtype of its values, not in float64 stored as float32"
 
 
 @pytest.mark.parametrize(
@@ -295,14 +294,7 @@ GAE_DTYPE = "gae computes and returns in the dtype of its values, not in float64
         lambda: nb.leave_one_out_advantages(ROW),
         lambda: nb.batch_std_advantages(ONE, DRAW, **REST),
         lambda: nb.batch_advantages(ROW, ROW_MASK, **REST),
-        pytest.param(
-            lambda: nb.rewards_to_go(ONE[:1], ROW, ROW_MASK),
-            marks=pytest.mark.xfail(strict=True, reason="rewards_to_go returns float64, as its docstring says"),
-        ),
-        pytest.param(
-            lambda: nb.gae(ROW, ROW, ROW_MASK, gamma=1.0, lam=1.0)[0],
-            marks=pytest.mark.xfail(strict=True, reason=GAE_DTYPE),
-        ),
+        lambda: nb.gae(ROW, ROW, ROW_MASK, gamma=1.0, lam=1.0)[0],
     ],
 )
 def test_advantages_are_stored_in_float32(advantages: Any) -> None:
@@ -310,7 +302,6 @@ def test_advantages_are_stored_in_float32(advantages: Any) -> None:
     assert advantages().dtype == torch.float32
 
 
-@pytest.mark.xfail(strict=True, reason=GAE_DTYPE)
 def test_gae_computes_in_float64() -> None:
     """Of float32: 1 + 2^24 - 2^24 is 1, where float32 has no 2^24 + 1."""
     values_BT = torch.full((1, 2), 2.0**24)

@@ -247,7 +247,9 @@ def kl_estimate(logprobs_BT: Tensor, ref_logprobs_BT: Tensor, mask_BT: Tensor, e
         return -x_BT
     if estimator == "k2":
         return x_BT.square() / 2
-    return torch.exp(x_BT) - x_BT - 1.0
+    if estimator == "k3":
+        return torch.expm1(x_BT) - x_BT  # exp(x) - x - 1 would round below 0 near 0
+    raise ValueError(f"unknown estimator {estimator!r}; there are k1, k2 and k3")
 
 
 def importance_weights(old_logprobs_BT: Tensor, engine_logprobs_BT: Tensor, mask_BT: Tensor, cap: float) -> Tensor:
@@ -356,7 +358,7 @@ def clip_statistics(
     clip/high: A > 0 and r > 1 + high. clip/low: A < 0 and r < 1 - low. ratio/outside: r outside
     the range, blind to the sign (the paper's clip fraction). clip/dual: the dual bound holds the
     token. ratio/clamped: |log r| over the clamp. ratio/max is a maximum, not a sum. Of level "sequence"
-    every token counts with its response's ratio, the exp of its mean log r.
+    every token counts with its response's ratio, the exp of its mean log r, which the clamp then bounds.
     """
     mask_BT, advantages_BT = inputs.mask_BT, masked(inputs.advantages_BT, inputs.mask_BT)
     raw_BT = masked_log_ratio(inputs).detach()

@@ -10,6 +10,8 @@ Shape legend (suffixes): P prompts, G responses of each, B rows (responses), T t
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -123,16 +125,16 @@ def gae(rewards_BT: Tensor, values_BT: Tensor, mask_BT: Tensor, *, gamma: float,
         gamma, lam: in [0, 1].
 
     Returns:
-        (advantages_BT, returns_BT), returns = advantages + values; 0 outside the mask.
+        (advantages_BT, returns_BT), float32 by way of float64; returns = advantages + values; 0 outside the mask.
 
     Raises:
         ValueError: gamma or lam outside [0, 1].
     """
     if not (0 <= gamma <= 1 and 0 <= lam <= 1):
         raise ValueError(f"gamma and lam must lie in [0, 1], got {gamma} and {lam}")
-    rewards_BT, values_BT = masked(rewards_BT, mask_BT), masked(values_BT, mask_BT)
+    rewards_BT, values_BT = masked(rewards_BT.double(), mask_BT), masked(values_BT.double(), mask_BT)
     advantages_BT = torch.zeros_like(values_BT)
-    next_value_B, next_advantage_B = torch.zeros_like(values_BT[:, 0]), torch.zeros_like(values_BT[:, 0])
+    next_value_B = next_advantage_B = torch.zeros(len(values_BT), dtype=torch.float64, device=values_BT.device)
     for t in reversed(range(values_BT.shape[1])):
         here_B = mask_BT[:, t]
         delta_B = rewards_BT[:, t] + gamma * next_value_B - values_BT[:, t]
@@ -140,7 +142,7 @@ def gae(rewards_BT: Tensor, values_BT: Tensor, mask_BT: Tensor, *, gamma: float,
         advantages_BT[:, t] = torch.where(here_B, advantage_B, advantages_BT[:, t])
         next_value_B = torch.where(here_B, values_BT[:, t], next_value_B)
         next_advantage_B = torch.where(here_B, advantage_B, next_advantage_B)
-    return advantages_BT, advantages_BT + values_BT
+    return advantages_BT.float(), (advantages_BT + values_BT).float()
 
 
 # --- objectives -----------------------------------------------------------------------------------
@@ -154,11 +156,18 @@ def gspo_objective(
     s = (pi_theta(y) / pi_old(y))^(1/|y|) = exp(mean over its loss tokens of log r). Every loss token of the
     response holds that value, so with reduction "sequence" the loss is the mean over responses.
 
+    Args:
+        inputs: see ObjectiveInputs.
+        clip_low, clip_high: of the order 1e-4, because s hardly leaves 1.
+        log_ratio_clamp: None, or the bound on |log s|.
+
     Returns:
-        [B, T]; 0 outside the mask. The clips are of the order 1e-4, because s hardly leaves 1.
+        [B, T]; 0 outside the mask.
     """
     mask_BT = inputs.mask_BT
-    log_ratio_B = row_mean(masked_log_ratio(inputs, log_ratio_clamp), mask_BT)
+    log_ratio_B = row_mean(masked_log_ratio(inputs), mask_BT)
+    if log_ratio_clamp is not None:
+        log_ratio_B = log_ratio_B.clamp(-log_ratio_clamp, log_ratio_clamp)
     advantages_B = row_mean(inputs.advantages_BT, mask_BT)
     loss_B = clipped_loss(log_ratio_B, advantages_B, clip_low=clip_low, clip_high=clip_high)
     return masked(loss_B.unsqueeze(1).expand(mask_BT.shape), mask_BT)
@@ -193,10 +202,11 @@ def clip_cov_objective(
 
     A picked token adds nothing, in value or gradient, and stays in the denominator.
     """
-    loss_BT = dapo_objective(
+    if inputs.selected_BT is not None:
+        inputs = replace(inputs, mask_BT=inputs.mask_BT & ~inputs.selected_BT)
+    return dapo_objective(
         inputs, clip_low=clip_low, clip_high=clip_high, clip_dual=clip_dual, log_ratio_clamp=log_ratio_clamp
     )
-    return loss_BT if inputs.selected_BT is None else masked(loss_BT, ~inputs.selected_BT)
 
 
 def kl_cov_objective(inputs: ObjectiveInputs, *, kl_coef: float, log_ratio_clamp: float | None = None) -> Tensor:
@@ -205,11 +215,12 @@ def kl_cov_objective(inputs: ObjectiveInputs, *, kl_coef: float, log_ratio_clamp
     The KL is estimated at tokens of pi_old by r - 1 - log r >= 0 (k3). The published code takes |log r|.
     """
     log_ratio_BT = masked_log_ratio(inputs, log_ratio_clamp)
-    ratio_BT = torch.exp(log_ratio_BT)
-    loss_BT = -ratio_BT * masked(inputs.advantages_BT, inputs.mask_BT)
+    advantages_BT = masked(inputs.advantages_BT, inputs.mask_BT)
+    loss_BT = -torch.exp(masked(log_ratio_BT, advantages_BT != 0)) * advantages_BT  # 0 * inf would be NaN
     if inputs.selected_BT is None:
         return loss_BT
-    return loss_BT + kl_coef * masked(ratio_BT - 1.0 - log_ratio_BT, inputs.selected_BT & inputs.mask_BT)
+    picked_BT = masked(log_ratio_BT, inputs.selected_BT)
+    return loss_BT + kl_coef * (torch.expm1(picked_BT) - picked_BT)
 
 
 # --- which tokens an entropy control picks --------------------------------------------------------
