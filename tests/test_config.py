@@ -606,7 +606,7 @@ def test_every_check_is_provoked() -> None:
         {"data.source": [{"source": "a", "weight": 0.1, "options": {"n": [1, 2]}}]},
         {"reward.functions": ["grader", {"function": "a.py:f", "weight": 1e-3}], "train.learning_rate": 1e-6},
         own({"extract": ["tag"], "functions": ["grader", {"function": "a.py:f", "weight": 0.5}]}),
-        {"model.chat_template_kwargs": {"enable_thinking": False}, "provenance": {"train.seed": "chosen"}},
+        {"model.chat_template_kwargs": {"enable_thinking": False}, "provenance": {"train.seed": "chosen: by lot"}},
     ],
 )
 def test_a_resolved_config_reads_back_the_same(layer: dict[str, Any]) -> None:

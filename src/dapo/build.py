@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dapo.config.explain import epoch_words
-from dapo.config.load import from_tree, merge, parse_override, resolve
+from dapo.config.load import from_run, with_words
 from dapo.config.schema import Config
 from dapo.data import (
     CheckedData,
@@ -276,7 +276,7 @@ def config_of_run(run: RunDirectory) -> Config:
     tree = run.read_json("config.resolved.json")
     if not isinstance(tree, dict):
         raise UserError(f"{run.path / 'config.resolved.json'}: not the configuration of a run; put it back")
-    return from_tree(tree)
+    return from_run(tree)
 
 
 def resume(
@@ -311,10 +311,7 @@ def resume(
 
 def with_overrides(config: Config, words: tuple[str, ...]) -> Config:
     """The config with key=value words on top."""
-    tree = resolve(config)
-    for word in words:
-        tree = merge(tree, parse_override(word))
-    return from_tree(tree)
+    return with_words(config, words)
 
 
 def with_model(config: Config, path: str) -> Config:

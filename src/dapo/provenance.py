@@ -11,6 +11,7 @@ from typing import Any
 
 import dapo.reward
 from dapo.config.load import resolve
+from dapo.config.release import recipe_digest
 from dapo.config.reward import function_names
 from dapo.config.schema import Config, RewardConfig
 from dapo.config.sets import all_rewards
@@ -50,7 +51,7 @@ def made_of_now(config: Config, checked: CheckedData, data: LoadedData, tokenize
     entries = _functions(all_rewards(config).values())
     functions = [name for name in (*entries, config.algorithm.objective) if ":" in name]
     digests = {
-        "config": manifest.text_digest(resolve(config)),
+        "config": manifest.text_digest({k: v for k, v in resolve(config).items() if k not in manifest.NOTES}),
         "training_data": manifest.data_digest(rows(training)),
         "evaluation_data": manifest.data_digest(rows(tested)),
         "tokenizer": manifest.tokenizer_digest(tokenizer),
@@ -89,7 +90,7 @@ def record_start(run: RunDirectory, config: Config, data: LoadedData, made_of: M
         "manifest.json",
         {
             "recipe": config.name,
-            "digests": made_of.digests,
+            "digests": {**made_of.digests, **_of_the_program(config)},
             "described": made_of.described,
             "directory": str(Path.cwd()),
             "model": config.model.path,
@@ -106,6 +107,11 @@ def record_start(run: RunDirectory, config: Config, data: LoadedData, made_of: M
         },
     )
     run.write_json("config.resolved.json", resolve(config))
+
+
+def _of_the_program(config: Config) -> dict[str, str]:
+    """Digests of what acts on the data: recipe, this package's code, everything installed."""
+    return {"recipe": recipe_digest(config), "code": manifest.code_digest(), "lock": manifest.lock_digest()}
 
 
 def record_resume(
@@ -127,14 +133,7 @@ def record_resume(
     first = MadeOf(written["digests"], written.get("described", {}))
     before = first if found is None else found.made_of
     changed = manifest.differences(before.digests, made_of.digests)
-    refused = [name for name in changed if name not in allowed]
-    if refused:
-        named = ", ".join(_difference(name, before, made_of) for name in refused)
-        allow = " ".join(f"--allow-changed {name}" for name in refused)
-        raise UserError(
-            f"--resume {run.path}: not what the run began with: {named}; put it back, start a new run, "
-            f"or go on all the same with {allow}"
-        )
+    _refuse(run, [name for name in changed if name not in allowed], before, made_of)
     resolved = resolve(config)
     settings = manifest.config_changes(run.read_json("config.resolved.json"), resolved)
     code, versions, machine = manifest.code_revision(), manifest.versions(), manifest.machine()
@@ -160,9 +159,21 @@ def record_resume(
         "code": code,
         "versions": versions,
         "machine": machine,
+        "digests": _of_the_program(config),
     }
     run.write_json("manifest.json", written | {"resumed": [*earlier, entry]})
     run.write_json("config.resolved.json", resolved)
+
+
+def _refuse(run: RunDirectory, refused: Collection[str], before: MadeOf, now: MadeOf) -> None:
+    """Raises UserError where a run would go on with what it did not begin with."""
+    if refused:
+        named = ", ".join(_difference(name, before, now) for name in refused)
+        allow = " ".join(f"--allow-changed {name}" for name in refused)
+        raise UserError(
+            f"--resume {run.path}: not what the run began with: {named}; put it back, start a new run, "
+            f"or go on all the same with {allow}"
+        )
 
 
 def check_nothing_lost(run: RunDirectory, config: Config) -> None:

@@ -19,8 +19,9 @@ from dapo.cli.compare import compare
 from dapo.cli.data import data
 from dapo.cli.evaluate import evaluate
 from dapo.cli.grade import grade
-from dapo.cli.inspect import config, doctor, recipe
+from dapo.cli.inspect import config, doctor
 from dapo.cli.progress import progress
+from dapo.cli.recipe import recipe
 from dapo.cli.train import train
 from dapo.cli.use import chat, export, sample
 from dapo.errors import DapoError, Stopped, UserError

@@ -17,7 +17,7 @@ import click
 from dapo.cli.show import progress_bar, show_notes, show_tables
 from dapo.cli.use import RECIPE, config_of_model, resolve_target, split_step
 from dapo.cli.words import SETTINGS, overrides_only
-from dapo.config.load import from_tree, resolve
+from dapo.config.load import from_run, from_tree, resolve
 from dapo.config.schema import Config
 from dapo.config.sets import evaluation_sources
 from dapo.errors import ConfigError, EngineError, Interrupted, UserError
@@ -155,7 +155,7 @@ def _asked(directory: EvaluationDirectory, options: Mapping[str, Any]) -> Asked:
     """What a folder was begun with. A server may have moved, and its key another place."""
     settings = directory.settings()
     try:
-        config = from_tree(settings["config"])
+        config = from_run(settings["config"])
         server = settings.get("server") or {}
         about = {key: value for key, value in settings["model"].items() if key not in MEASURED}
         there, variable, where = server.get("endpoint"), server.get("key_variable", KEY_VARIABLE), settings["directory"]

@@ -1,4 +1,4 @@
-"""Verbs that look at things: config, recipe, doctor. The first two load no torch."""
+"""Verbs that look at things: config, doctor. The first loads no torch."""
 
 from __future__ import annotations
 
@@ -9,23 +9,10 @@ import click
 
 from dapo.cli.translate import translate
 from dapo.cli.words import SETTINGS, WORDS, config_of
-from dapo.config import explain, recipe_names, resolve
-from dapo.config.load import load_config
+from dapo.config import explain, resolve
 from dapo.config.schema import Config
+from dapo.config.write import toml_value
 from dapo.errors import CheckFailed, ConfigError
-
-
-def toml_value(value: Any) -> str:
-    """A value as it is written in TOML and in key=value words; None is "off"."""
-    if value is None:
-        return '"off"'
-    if hasattr(value, "model_dump"):
-        value = value.model_dump(mode="json", exclude_defaults=True)
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(k)} = {toml_value(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(toml_value(v) for v in value) + "]"
-    return json.dumps(value, ensure_ascii=False)
 
 
 @click.command(context_settings=SETTINGS)
@@ -81,29 +68,6 @@ def config(
 
 def _has_value(value: Any) -> bool:
     return type(value).__name__ != "PydanticUndefinedType"
-
-
-@click.group()
-def recipe() -> None:
-    """List and show the shipped recipes."""
-
-
-@recipe.command("list")
-def recipe_list() -> None:
-    """Name and description of every shipped recipe."""
-    for name in recipe_names():
-        click.echo(f"{name:24s} {load_config(name).description}")
-
-
-@recipe.command("show", context_settings=SETTINGS)
-@WORDS
-def recipe_show(words: tuple[str, ...]) -> None:
-    """Every value of a recipe, with where it comes from."""
-    resolved = config_of(words)
-    for key, value, _, _ in explain(resolved):
-        if key != "provenance":
-            source = resolved.provenance.get(key)
-            click.echo(f"{key} = {toml_value(value)}" + (f"    # {source}" if source else ""))
 
 
 @click.command(context_settings=SETTINGS)

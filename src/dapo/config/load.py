@@ -18,10 +18,27 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from dapo.config.check import check
+from dapo.config.keys import Tree, all_keys, resolve, section_model
+from dapo.config.layers import layered, merge
+from dapo.config.origins import parse_origin
 from dapo.config.schema import SCHEMA_VERSION, Config, RewardFunctionConfig, SourceConfig, SourceRewardConfig
 from dapo.errors import ConfigError
 
-Tree = dict[str, Any]
+__all__ = [
+    "all_keys",
+    "from_run",
+    "from_tree",
+    "layered",
+    "load_config",
+    "meant_key",
+    "merge",
+    "parse_override",
+    "recipe_names",
+    "resolve",
+    "suggest_key",
+    "with_words",
+]
+_BY_WORD = "chosen: set by key=value"
 
 
 def recipe_names() -> list[str]:
@@ -42,7 +59,16 @@ def load_config(*layers: str | Path | Mapping[str, Any]) -> Config:
     """
     tree: Tree = {}
     for layer in layers:
-        tree = merge(tree, _layer(layer))
+        above, said = _layer(layer)
+        tree = layered(tree, above, said) if tree else above
+    return from_tree(tree)
+
+
+def with_words(config: Config, words: Sequence[str]) -> Config:
+    """The config with key=value words on top. Raises ConfigError."""
+    tree = resolve(config)
+    for word in words:
+        tree = layered(tree, parse_override(word), _BY_WORD)
     return from_tree(tree)
 
 
@@ -55,35 +81,34 @@ def from_tree(tree: Mapping[str, Any]) -> Config:
         config = Config.model_validate(dict(tree))
     except ValidationError as error:
         raise ConfigError(_first_line(error)) from None
-    for key, source in config.provenance.items():
-        if key not in set(all_keys()):
+    keys = set(all_keys())
+    for key, text in config.provenance.items():
+        if key not in keys:
             raise ConfigError(f"provenance: unknown key {key!r}{suggest_key(key)}")
-        if source.split(":")[0] not in ("paper", "code", "rebuttal", "chosen"):
-            raise ConfigError(f"provenance of {key}: begin with paper:, code:, rebuttal: or chosen:, then the place")
+        parse_origin(text, key)
     check(config)
     return config
 
 
-def resolve(config: Config) -> Tree:
-    """Plain data with every default filled in; `from_tree` gives the same Config back."""
-    return config.model_dump(mode="json", by_alias=True)
+def from_run(tree: Mapping[str, Any]) -> Config:
+    """The configuration that a run wrote down; provenance of an older spelling must not keep it from going on."""
+    entries = tree.get("provenance")
+    if not isinstance(entries, Mapping):
+        return from_tree(tree)
+    keys, readable = set(all_keys()), {}
+    for key, text in entries.items():
+        if key not in keys:
+            continue
+        try:
+            parse_origin(str(text), key)
+            readable[key] = text
+        except ConfigError:
+            readable[key] = f"chosen: not said in a way that can be read ({text})"
+    return from_tree({**tree, "provenance": readable})
 
 
-def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:
-    """Nested merge: tables are merged, everything else is replaced.
-
-    >>> merge({"a": {"x": 1, "y": 2}}, {"a": {"y": 3}})
-    {'a': {'x': 1, 'y': 3}}
-    """
-    result = dict(below)
-    for key, value in above.items():
-        old = result.get(key)
-        both_tables = isinstance(old, Mapping) and isinstance(value, Mapping)
-        result[key] = merge(old, value) if both_tables else value  # type: ignore[arg-type]
-    return result
-
-
-def _layer(layer: str | Path | Mapping[str, Any]) -> Tree:
+def _layer(layer: str | Path | Mapping[str, Any]) -> tuple[Tree, str]:
+    """What a layer sets, and the provenance of what it changes without saying why."""
     if isinstance(layer, Mapping):
         if "extends" in layer:
             raise ConfigError(
@@ -93,10 +118,14 @@ def _layer(layer: str | Path | Mapping[str, Any]) -> Tree:
         tree: Tree = {}
         for key, value in layer.items():
             tree = merge(tree, _nested(str(key).split("."), value))
-        return tree
+        return tree, "chosen: set in code"
     if isinstance(layer, str) and "=" in layer and not _is_file(layer):
-        return parse_override(layer)
-    return _read_recipe(str(layer), seen=())
+        return parse_override(layer), _BY_WORD
+    return _read_recipe(str(layer), seen=()), _set_in(str(layer))
+
+
+def _set_in(name: str) -> str:
+    return f"chosen: set in {' '.join(Path(name).name.split())}"
 
 
 def _is_file(word: str) -> bool:
@@ -155,7 +184,7 @@ def _read_recipe(name: str, seen: tuple[str, ...]) -> Tree:
     if not isinstance(parent, str):
         raise ConfigError(f"{path}: extends takes one name or path, in quotes")
     base = str(Path(path).parent / parent) if parent.endswith(".toml") else parent
-    return merge(_read_recipe(base, (*seen, identity)), tree)
+    return layered(_read_recipe(base, (*seen, identity)), tree, _set_in(path))
 
 
 def _recipe_text(name: str) -> tuple[str, str]:
@@ -213,23 +242,6 @@ def did_you_mean(word: str, candidates: Sequence[str]) -> str:
     return f" (did you mean {close[0]}?)" if close else ""
 
 
-def all_keys(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[str]:
-    """Every dotted key of the configuration."""
-    for name, info in model.model_fields.items():
-        key = prefix + (info.alias or name)
-        sub = _section(info.annotation)
-        if sub is None:
-            yield key
-        else:
-            yield from all_keys(sub, key + ".")
-
-
-def _section(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return None
-
-
 def _field(path: Sequence[str], word: str) -> FieldInfo:
     """The field that a key=value word sets; free tables (options, kwargs) take any key below them."""
     model: type[BaseModel] = Config
@@ -238,7 +250,7 @@ def _field(path: Sequence[str], word: str) -> FieldInfo:
         if name not in fields:
             key = " ".join(".".join(path).split())
             raise ConfigError(f"{word}: unknown key {key}{suggest_key(key)}")
-        section = _section(fields[name].annotation)
+        section = section_model(fields[name].annotation)
         if section is None:
             is_table = getattr(fields[name].annotation, "__origin__", None) is dict
             if depth + 1 < len(path) and not is_table:

@@ -292,6 +292,7 @@ class Config(Section):
     """FILE.py:NAME or MODULE:NAME of functions called as f(step, metrics) after each step; one that
     raises is warned of and counted, and training goes on."""
     provenance: dict[str, str] = Field(default={})
-    """Where values come from: key -> "paper | code | rebuttal | chosen: place"."""
+    """Where values come from: key -> "paper: PLACE", "code: OWNER/REPO@COMMIT PLACE", "rebuttal: PLACE" or
+    "chosen: WHY"."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, populate_by_name=True)

@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -57,6 +58,26 @@ def code_revision() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return commit + ("+changes" if dirty else "")
+
+
+def code_digest() -> str:
+    """sha256 over the names and contents of every .py and .toml file of this package, inside git or outside."""
+    here = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for file in sorted(here.rglob("*"), key=lambda path: path.relative_to(here).as_posix()):
+        if file.suffix in (".py", ".toml") and file.is_file():
+            digest.update(file.relative_to(here).as_posix().encode() + b"\0" + file.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def lock_digest() -> str:
+    """sha256 over the sorted name==version of everything that is installed."""
+    lines = set()
+    for package in importlib.metadata.distributions():
+        name = package.metadata["Name"] if package.metadata else None
+        if name:
+            lines.add(f"{re.sub(r'[-_.]+', '-', name).lower()}=={package.version}")
+    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
 
 def _git(folder: Path, *arguments: str) -> str:
@@ -137,10 +158,16 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     return changed
 
 
+NOTES = {"description", "provenance"}
+
+
 def config_changes(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Every field of two resolved configurations that differs, as "key: old -> new"."""
+    """Every setting of two resolved configurations that differs, as "key: old -> new".
+
+    What only speaks of settings, `description` and `provenance`, is left out.
+    """
     lines = []
-    for key in sorted({*before, *now}):
+    for key in sorted({*before, *now} - (set() if prefix else NOTES)):
         old, new = before.get(key), now.get(key)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             lines += config_changes(old, new, f"{prefix}{key}.")

@@ -9,8 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dapo.config.load import Tree, all_keys, did_you_mean, from_tree, resolve
+from dapo.config.keys import Tree, all_keys, resolve
+from dapo.config.load import did_you_mean, from_tree
 from dapo.config.schema import SCHEMA_VERSION
+from dapo.config.write import toml_value
 from dapo.errors import ConfigError
 
 BUCKETS = ("translated", "different", "no_counterpart", "machine", "unknown")
@@ -287,7 +289,7 @@ def to_toml(tree: Mapping[str, Any]) -> str:
 
 def _table(tree: Mapping[str, Any], prefix: str) -> list[str]:
     plain = {k: v for k, v in tree.items() if not isinstance(v, dict) or (not prefix and k == "schema")}
-    lines = [f"{_key(k)} = {_value(v)}" for k, v in plain.items()]
+    lines = [f"{_key(k)} = {toml_value(v)}" for k, v in plain.items()]
     if prefix and lines:
         lines = ["", f"[{prefix}]", *lines]
     for key, value in tree.items():
@@ -298,19 +300,6 @@ def _table(tree: Mapping[str, Any], prefix: str) -> list[str]:
 
 def _key(key: str) -> str:
     return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else json.dumps(key)
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, dict):
-        rows = [f"{_key(k)} = {_value(v)}" for k, v in value.items() if v is not None]
-        return "{ " + ", ".join(rows) + " }" if rows else "{}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_value(v) for v in value) + "]"
-    if isinstance(value, float):
-        return repr(value) if "." in repr(value) or "e" in repr(value) else f"{value!r}.0"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return json.dumps(value)
 
 
 def _short(value: Any) -> str:
