@@ -6,10 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from dapo.config.schema import ModelConfig
 from dapo.errors import ModelError
 from dapo.model import paths
+from dapo.model.loading import eos_ids, load_model, load_tokenizer
 from dapo.model.paths import plain_folder, resolve_model
+from dapo.model.random import write_tiny
 
 
 @pytest.fixture
@@ -162,3 +166,47 @@ def test_a_broken_gguf_file_is_named(content: bytes, tmp_path: Path, cache: Path
     with pytest.raises(ModelError, match=r"broken\.gguf"):
         resolve_model(str(file))
     assert not [path for path in cache.iterdir() if path.is_dir()]
+
+
+# --- the random model -------------------------------------------------------------------------------
+
+
+def test_the_random_model_is_made_once_and_is_the_same_everywhere(cache: Path, tmp_path: Path) -> None:
+    """A folder that transformers loads; drawn again elsewhere it has the same weights, whatever torch's generator holds."""
+    first = Path(resolve_model("random:tiny"))
+    assert first.parent == cache
+    stamp = (first / "config.json").stat().st_mtime_ns
+    assert Path(resolve_model("random:tiny")) == first
+    assert (first / "config.json").stat().st_mtime_ns == stamp
+    torch.manual_seed(5)
+    before = torch.random.get_rng_state()
+    write_tiny(tmp_path / "again")
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert (tmp_path / "again" / "model.safetensors").read_bytes() == (first / "model.safetensors").read_bytes()
+    config = ModelConfig(path="random:tiny")
+    model, tokenizer = load_model(config, torch.float32, torch.device("cpu")), load_tokenizer(config)
+    assert sum(p.numel() for p in model.parameters()) == 77_440
+    assert eos_ids(model, tokenizer) == (2,)
+    ids = tokenizer("GCD 27 3 = é")["input_ids"]
+    assert tokenizer.decode(ids) == "gcd 27 3 = <unk>"
+    assert sorted(p.name for p in cache.iterdir() if not p.name.endswith(".lock")) == [first.name]
+
+
+def test_another_random_model_is_refused(cache: Path) -> None:
+    """There is one."""
+    with pytest.raises(ModelError, match='"random:tiny"'):
+        resolve_model("random:huge")
+    assert not cache.exists()
+
+
+def test_a_random_model_that_could_not_be_written_leaves_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written aside, then renamed: half a folder would be taken for a model the next time."""
+
+    def torn(folder: Path) -> None:
+        (folder / "config.json").write_text("{}", encoding="utf-8")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(paths.random, "write_tiny", torn)
+    with pytest.raises(ModelError, match="disk full"):
+        resolve_model("random:tiny")
+    assert [p for p in cache.iterdir() if not p.name.endswith(".lock")] == []

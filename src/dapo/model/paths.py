@@ -88,7 +88,10 @@ def random_folder() -> Path:
 
     text = Path(random.__file__).read_text(encoding="utf-8") + torch.__version__ + transformers.__version__
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return _made_once(cache_root() / f"random-tiny-{digest}", lambda target: _written_aside(target, random.write_tiny))
+    try:
+        return _made_once(cache_root() / f"random-tiny-{digest}", lambda to: _written_aside(to, random.write_tiny))
+    except OSError as error:
+        raise ModelError(f"model.path = random:tiny: can't be written to {cache_root()}: {error}") from error
 
 
 def _made_once(target: Path, make: Callable[[Path], None]) -> Path:

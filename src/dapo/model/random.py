@@ -1,6 +1,6 @@
 """A tiny random model, for runs that need no download: `model.path = "random:tiny"`.
 
-A Llama of two layers and some 90,000 weights that knows 52 tokens: digits, small letters, a few signs.
+A Llama of two layers and some 77,000 weights that knows 53 tokens: digits, small letters, a few signs.
 It can learn to answer in one character and which answers are common, and nothing else.
 """
 
