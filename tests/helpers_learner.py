@@ -22,6 +22,7 @@ import tiny
 from dapo.algorithm import dapo_objective
 from dapo.config.load import load_config
 from dapo.config.schema import Config
+from dapo.learner.lora import LoraLearner, LoraSettings
 from dapo.learner.torch_learner import LearnerSettings, TorchLearner
 from dapo.types import Batch, Finish, Group, Response, Rollout, Score, Verdict
 
@@ -154,8 +155,9 @@ def torch_learner(
     objective: Callable[..., Tensor] | None = None,
     reference: Any | None = None,
     dtype: torch.dtype = torch.float32,
+    make: Callable[..., Any] = TorchLearner,
     **knobs: Any,
-) -> TorchLearner:
+) -> Any:
     """A learner of a tiny model with settings by name."""
     settings = LearnerSettings(**knobs)
     wanted = objective or partial(
@@ -165,7 +167,21 @@ def torch_learner(
         clip_dual=settings.clip_dual,
         log_ratio_clamp=settings.log_ratio_clamp,
     )
-    return TorchLearner(tiny.model() if model is None else model, settings, wanted, dtype=dtype, reference=reference)
+    return make(tiny.model() if model is None else model, settings, wanted, dtype=dtype, reference=reference)
+
+
+def lora_learner(
+    model: Any | None = None,
+    *,
+    rank: int = 2,
+    alpha: float = 8.0,
+    targets: Any = "all-linear",
+    seed: int = 0,
+    **rest: Any,
+) -> LoraLearner:
+    """A learner of adapters on a tiny model; more keywords are those of `torch_learner`."""
+    lora = LoraSettings(rank=rank, alpha=alpha, targets=targets, seed=seed)
+    return torch_learner(model, make=partial(LoraLearner, lora=lora), **rest)
 
 
 @dataclass
@@ -177,7 +193,8 @@ class Gradients:
 
     def __post_init__(self) -> None:
         for name, parameter in self.learner.model.named_parameters():
-            parameter.register_post_accumulate_grad_hook(partial(self._keep, name))
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(partial(self._keep, name))
 
     def _keep(self, name: str, parameter: Tensor) -> None:
         assert parameter.grad is not None

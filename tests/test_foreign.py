@@ -352,7 +352,7 @@ VERL_BUCKETS = [
         "no_counterpart",
         "fixed",
     ),
-    ([f"{MODEL}lora_rank=8"], f"{MODEL}lora_rank", "no_counterpart", "LoRA"),
+    ([f"{MODEL}lora_rank=8"], f"{MODEL}lora_rank", "translated", ""),
     ([f"{ROLLOUT}tensor_model_parallel_size=4"], f"{ROLLOUT}tensor_model_parallel_size", "machine", ""),
     (["critic.optim.lr=1e-5"], "critic.optim.lr", "machine", ""),
     (["reward_model.enable=True"], "reward_model.enable", "no_counterpart", "reward model"),
@@ -720,7 +720,8 @@ IS_MODE = "vllm_importance_sampling_mode"
         (["reward_funcs=[think_format_reward]"], "reward_funcs", "no_counterpart", "think_format_reward"),
         (["top_entropy_quantile=0.2"], "top_entropy_quantile", "no_counterpart", "entropy"),
         (["top_entropy_quantile=1.0"], "top_entropy_quantile", "translated", ""),
-        (["use_peft=true"], "use_peft", "no_counterpart", "LoRA"),
+        (["use_peft=true"], "use_peft", "translated", ""),
+        (["use_peft=true", "lora_dropout=0.1"], "lora_dropout", "no_counterpart", "dropout"),
         (["optim=adafactor"], "optim", "no_counterpart", "AdamW"),
         (["report_to=wandb"], "report_to", "machine", ""),
         (["max_prompt_length=256"], "max_prompt_length", "different", "left"),
@@ -903,3 +904,11 @@ def test_keys_can_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> 
     _, _, err = run(capsys, "--from-trl", *TRL, "nonsense=\x1b[31mred")
     assert "\x1b" not in err
     assert "nonsense" in err
+
+
+def test_adapters_come_along() -> None:
+    """Rank and alpha, as set or by the source's default; none where the source trains every weight."""
+    assert verl(f"{MODEL}lora_rank=8").recipe["learner"] == {"lora_rank": 8, "lora_alpha": 16}
+    assert trl("use_peft=true", "lora_alpha=8").recipe["learner"] == {"lora_rank": 16, "lora_alpha": 8}
+    assert "learner" not in trl("lora_r=8").recipe
+    assert "learner" not in verl(f"{MODEL}lora_rank=0").recipe

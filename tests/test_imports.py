@@ -55,6 +55,7 @@ LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 CONFINED = {
     "vllm": ("rollout/vllm_engine.py",),
     "ray": ("cluster/",),
+    "peft": ("learner/lora.py",),
     "torch.distributed": ("learner/", "cluster/"),
     "pickle": (),
     "_pickle": (),

@@ -426,14 +426,22 @@ def test_a_restored_learner_goes_on_bitwise(tmp_path: Path, tied: bool, gradient
     first.save_hf(tmp_path / "model")
     save_file({k: v.contiguous() for k, v in first.state_dict().items()}, tmp_path / "optimizer.safetensors")
     second = make(tiny.model(seed=5, tied=tied))
-    second.load_hf(tmp_path / "model")
-    second.load_state_dict(load_file(tmp_path / "optimizer.safetensors"))
+    second.restore(tmp_path / "model", load_file(tmp_path / "optimizer.safetensors"))
     assert same(weights(second), weights(first))
     assert same(second.state_dict(), first.state_dict())
     for batch in batches[3:]:
         second.update(batch, 1e-3)
     assert same(weights(second), weights(straight))
     assert same(second.state_dict(), straight.state_dict())
+
+
+def test_every_weight_moves() -> None:
+    """All are trained, the embeddings and norms too."""
+    learner = torch_learner(tiny.model(tied=False))
+    before = weights(learner)
+    learner.update(standard(learner), 1e-3)
+    after = weights(learner)
+    assert all(not torch.equal(after[name], before[name]) for name in before)
 
 
 def test_a_folder_without_a_weight_is_refused(tmp_path: Path) -> None:
@@ -444,7 +452,7 @@ def test_a_folder_without_a_weight_is_refused(tmp_path: Path) -> None:
     found.pop("model.norm.weight")
     save_file(found, tmp_path / "model.safetensors")
     with pytest.raises(ModelError, match=r"model\.norm\.weight"):
-        learner.load_hf(tmp_path)
+        learner.restore(tmp_path, {})
 
 
 # --- body and head --------------------------------------------------------------------------------

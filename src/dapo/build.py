@@ -27,11 +27,13 @@ from dapo.data import (
 from dapo.errors import ConfigError, UserError
 from dapo.grading import GroupGrader
 from dapo.learner.base import Learner
+from dapo.learner.lora import LoraLearner, LoraSettings, need_peft
 from dapo.learner.torch_learner import LearnerSettings, Objective, TorchLearner
 from dapo.loop import Parts
 from dapo.model.loading import check_architecture, eos_ids, load_model, load_tokenizer, pick_device, pick_dtype
 from dapo.objectives import BUILT_IN
 from dapo.provenance import (
+    check_adapters,
     check_carried,
     check_nothing_lost,
     evaluation_settings,
@@ -71,6 +73,8 @@ def check_inputs(config: Config) -> tuple[Scorers, CheckedData]:
     """Everything that can be checked before a model is loaded: rewards, data, answers."""
     make_objective(config)
     make_trackers(config)
+    if config.learner.lora_rank is not None:
+        need_peft()
     for field, kind in (("engine", config.engine.kind), ("learner", config.learner.kind)):
         if kind != "torch":
             plugin(f"dapo.{field}s", kind, f"{field}.kind", ("torch",))
@@ -146,7 +150,10 @@ def make_learner(config: Config, model: Any, reference: Any | None, dtype: Any) 
         kl_estimator=algorithm.kl.estimator,
         entropy_coef=algorithm.entropy_coef,
     )
-    return TorchLearner(model, settings, make_objective(config), dtype=dtype, reference=reference)
+    objective, lora = make_objective(config), LoraSettings.of(config)
+    if lora is not None:
+        return LoraLearner(model, settings, objective, lora=lora, dtype=dtype, reference=reference)
+    return TorchLearner(model, settings, objective, dtype=dtype, reference=reference)
 
 
 def load_policy(config: Config, tokenizer: Any) -> tuple[Policy, Any, Any]:
@@ -215,8 +222,10 @@ def build(
         view.say(line)
     reference = load_model(config.model, torch.float32, device) if config.algorithm.kl.place != "off" else None
     engine, grader = make_engine(config, engine_model, policy), make_grader(config, scorers, policy)
-    learner = make_learner(config, learner_model, reference, dtype)
     made_of = made_of_now(config, checked, data, tokenizer, learner_model)
+    learner = make_learner(config, learner_model, reference, dtype)
+    if isinstance(learner, LoraLearner):
+        view.say(learner.summary)
     if not run.held:
         run.hold(new=True)
         record_start(run, config, data, made_of)
@@ -296,6 +305,7 @@ def resume(
         return parts, TrainState()
     state = found.state
     check_carried(config, state)
+    check_adapters(config_of_run(run), config)
     for line in found.passed_over:
         logger.warning("%s", line)
     view.say(f"resuming from {found.path} (step {state.step})")

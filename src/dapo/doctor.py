@@ -17,6 +17,7 @@ from dapo.config import batch_line
 from dapo.config.schema import Config
 from dapo.data import LoadedData, tokenise_data
 from dapo.errors import DapoError
+from dapo.learner.lora import LoraSettings, adapter_size
 from dapo.loop import learning_rate
 from dapo.model.loading import load_tokenizer, pick_device, pick_dtype
 from dapo.model.paths import cache_root
@@ -95,13 +96,15 @@ def _parameters(model: Any) -> int:
 def _memory(config: Config, model: Any) -> Check:
     """Weights, gradients and two Adam moments in float32; the engine's copy; its cache; a logits chunk."""
     count, spec = _parameters(model), model.config.get_text_config()
+    lora = LoraSettings.of(config)
+    learner = 16 * count if lora is None else 4 * count + 16 * adapter_size(model, lora)
     engine_bytes = pick_dtype(config.model, pick_device(config.model)).itemsize
     heads = getattr(spec, "num_key_value_heads", None) or spec.num_attention_heads
     size = getattr(spec, "head_dim", None) or spec.hidden_size // spec.num_attention_heads
     slots = -(-config.engine.slots // 8) * 8
     cache = 2 * spec.num_hidden_layers * slots * heads * size * build.max_tokens(config) * engine_bytes
     logits = 4 * 4 * config.train.logits_chunk_tokens * spec.vocab_size
-    total = (16 * count + engine_bytes * count + cache + logits) / 2**30
+    total = (learner + engine_bytes * count + cache + logits) / 2**30
     available = _available_gb(config)
     found = f"about {total:.1f} GB beside activations (cache {cache / 2**30:.1f}), of {available:.1f} GB"
     return Check("memory", total < available, found, "lower engine.slots, max_response_tokens, or take a smaller model")

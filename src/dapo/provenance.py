@@ -189,6 +189,17 @@ def check_nothing_lost(run: RunDirectory, config: Config) -> None:
         )
 
 
+def check_adapters(before: Config, now: Config) -> None:
+    """Whether the run's learner trains what its checkpoints hold. Raises UserError, naming the setting."""
+    for name in ("lora_rank", "lora_alpha", "lora_targets"):
+        old, new = ("off" if (value := getattr(one.learner, name)) is None else value for one in (before, now))
+        if old != new:
+            raise UserError(
+                f"learner.{name} = {new}, but the run's checkpoints were trained with {old}; set it as it was, or "
+                "begin a new run from dapo export"
+            )
+
+
 def check_carried(config: Config, state: TrainState) -> None:
     """Whether the settings still fit the groups that a checkpoint carries. Raises UserError, naming the setting."""
     sampling = config.sampling

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from dapo.config.reward import JUDGES, function_names, has_judge
-from dapo.config.schema import AlgorithmConfig, Config, RewardConfig, SourceConfig
+from dapo.config.schema import AlgorithmConfig, Config, LearnerConfig, RewardConfig, SourceConfig
 from dapo.config.sets import HOLDOUT, evaluation_sources, source_tables
 from dapo.errors import ConfigError
 
@@ -29,6 +29,7 @@ def problems(config: Config) -> Iterator[str]:
     yield from _correctness(config)
     yield from _source_rewards(config)
     yield from _algorithm(config)
+    yield from _adapters(config)
     yield from _data(config)
     yield from _ratings(config)
 
@@ -257,6 +258,16 @@ def _objective(config: Config) -> Iterator[str]:
         )
     if algorithm.kl.place == "off" and algorithm.kl.reset_every is not None:
         yield 'algorithm.kl.reset_every has no reference to reset; set algorithm.kl.place to "loss" or "reward"'
+
+
+def _adapters(config: Config) -> Iterator[str]:
+    learner, default = config.learner, LearnerConfig()
+    if learner.lora_rank is None:
+        for name in ("lora_alpha", "lora_targets"):
+            if getattr(learner, name) != getattr(default, name):
+                yield f"learner.{name} does nothing without adapters; set learner.lora_rank, or remove it"
+    elif learner.kind != "torch":
+        yield f'learner.lora_rank is of learner.kind = "torch", not "{learner.kind}"; set it "off"'
 
 
 def _built_in(algorithm: AlgorithmConfig) -> bool:

@@ -259,6 +259,14 @@ class LearnerConfig(Section):
 
     kind: str = "torch"
     """torch (built in), or a name registered under the entry point group dapo.learners."""
+    lora_rank: NullableInt = None
+    """r of low-rank adapters (LoRA, arXiv 2106.09685): W + (lora_alpha / r) B A is trained in A and B alone.
+    "off": all weights are trained. Needs pip install "dapo-rl[lora]"."""
+    lora_alpha: Annotated[Float, Field(gt=0)] = 32.0
+    """alpha: adapters count lora_alpha / lora_rank times."""
+    lora_targets: Literal["all-linear", "attention"] = "all-linear"
+    """all-linear: every linear layer of the body, but not the head (nor experts that are stored as one tensor).
+    attention: those inside attention blocks."""
 
 
 class LogConfig(Section):

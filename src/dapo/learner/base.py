@@ -38,22 +38,32 @@ class Learner(Protocol):
         """
 
     def export_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Every weight by its Hugging Face name, one at a time."""
+        """Every weight of the policy by its plain Hugging Face name, one at a time; adapters are merged into them."""
 
     def state_dict(self) -> dict[str, Tensor]:
-        """A copy of the optimiser state in host memory: flat, name -> tensor."""
+        """A copy of what `save_hf` does not write, in host memory: flat, name -> tensor.
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores what `state_dict` gave; weights come from the model folder."""
+        The optimiser's state. With adapters also A and B themselves, as lora/NAME.
+        """
+
+    def restore(self, path: Path, state: Mapping[str, Any]) -> None:
+        """Goes on from a checkpoint: `path` of `save_hf`, `state` of `state_dict`, at the same instant.
+
+        The next updates are the same bits as if the learner that was saved had gone on. Nothing of this learner's
+        own training stays, and later updates write into neither argument. Master weights come from `path`, exactly.
+        With adapters the base is not restored: it is what this learner was made of, and has to be what the saved
+        one was made of (the run's starting weights). A and B come from `state`; `path`, whose weights are merged
+        and so rounded, is only compared with the outcome. Raises ModelError when the two do not fit this learner.
+        """
 
     def host_weights(self) -> dict[str, Tensor]:
-        """A copy of the master weights in host memory: no later update changes it. Tied ones share storage."""
+        """A copy of the policy's weights in host memory: no later update changes it. Tied ones share storage.
+
+        As `export_weights`, but with every name of a tied weight, and with the buffers that a folder holds.
+        """
 
     def save_hf(self, path: Path, weights: Mapping[str, Tensor] | None = None) -> None:
         """Writes a Hugging Face folder (float32 safetensors) of what `host_weights` gave, or of the present weights.
 
         With `weights` it may be called from another thread while `update` runs.
         """
-
-    def load_hf(self, path: Path) -> None:
-        """Restores the master weights from such a folder, exactly."""

@@ -79,7 +79,8 @@ class TorchLearner:
         dtype: torch.dtype = torch.float32,
         reference: Any | None = None,
     ) -> None:
-        self.model = model.requires_grad_(True)
+        self.model = model
+        self._trained = self._choose_trained()
         self._split = SplitModel(model)
         self._reference_model = None if reference is None else reference.requires_grad_(False)
         self._reference = None if reference is None else SplitModel(reference)
@@ -94,13 +95,17 @@ class TorchLearner:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
             model.train()
         self._optimizer = torch.optim.AdamW(
-            model.parameters(),
+            self._trained.values(),
             lr=0.0,  # given with each update
             betas=settings.betas,
             eps=settings.adam_eps,
             weight_decay=settings.weight_decay,
             fused=self._device.type in ("cpu", "cuda"),
         )
+
+    def _choose_trained(self) -> dict[str, Tensor]:
+        """What the optimiser moves, by its name in `state_dict`; nothing else needs gradients."""
+        return dict(self.model.requires_grad_(True).named_parameters())
 
     # --- the seam -------------------------------------------------------------------------------
 
@@ -121,7 +126,7 @@ class TorchLearner:
         """See Learner."""
         if self._reference_model is None:
             raise ModelError("no reference policy was loaded; set algorithm.kl.place")
-        self._load_reference(dict(self.model.named_parameters()))
+        self._load_reference(dict(self.export_weights()))
         self._optimizer.state.clear()
 
     def _load_reference(self, weights: Mapping[str, Tensor]) -> None:
@@ -168,9 +173,9 @@ class TorchLearner:
             yield name, parameter.detach()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """See Learner: exp_avg and exp_avg_sq of every weight, and its step; a reference that was reset."""
+        """See Learner: exp_avg and exp_avg_sq of every trained weight, and its step; a reference that was reset."""
         flat: dict[str, Tensor] = {}
-        for name, parameter in self.model.named_parameters():
+        for name, parameter in self._trained.items():
             for key, value in self._optimizer.state[parameter].items():
                 flat[f"{key}/{name}"] = value.detach().to("cpu", copy=True)
         if self._reference_moved and self._reference_model is not None:
@@ -180,8 +185,8 @@ class TorchLearner:
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """See Learner."""
-        for name, parameter in self.model.named_parameters():
+        """Restores the optimiser (and a reset reference) as `state_dict` gave them, and nothing else."""
+        for name, parameter in self._trained.items():
             own: dict[str, Tensor] = {}
             for key in ("step", "exp_avg", "exp_avg_sq"):
                 value = state.get(f"{key}/{name}")
@@ -209,15 +214,18 @@ class TorchLearner:
         self.model.save_pretrained(path, state_dict=None if weights is None else dict(weights))
 
     @torch.no_grad()
-    def load_hf(self, path: Path) -> None:
+    def restore(self, path: Path, state: Mapping[str, Any]) -> None:
         """See Learner."""
-        found: dict[str, Tensor] = {}
-        for file in sorted(path.glob("*.safetensors")):
-            found.update(load_file(file))
+        if any(name.startswith(ADAPTERS) for name in state):
+            raise ModelError(
+                "the checkpoint holds adapters; set learner.lora_rank, lora_alpha and lora_targets as then"
+            )
+        found = read_weights(path)
         for name, parameter in self.model.named_parameters():
             if name not in found:
                 raise ModelError(f"{path}: no weight {name}")
             parameter.copy_(found[name])
+        self.load_state_dict(state)
 
     # --- how it works ---------------------------------------------------------------------------
 
@@ -326,13 +334,13 @@ class TorchLearner:
         return {name: float(value) for name, value in sums.items()}
 
     def _gradient_norm(self) -> float:
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        gradients = [p.grad for p in self._trained.values() if p.grad is not None]
         return float(torch.nn.utils.get_total_norm(gradients))
 
     def _step(self, norm: float, learning_rate: float) -> None:
         limit = self._settings.max_grad_norm
         if limit is not None and norm > limit:
-            for parameter in self.model.parameters():
+            for parameter in self._trained.values():
                 if parameter.grad is not None:
                     parameter.grad.mul_(limit / norm)
         for group in self._optimizer.param_groups:
@@ -341,6 +349,15 @@ class TorchLearner:
 
 
 REFERENCE = "reference/"  # in front of its weights' names in `state_dict`
+ADAPTERS = "lora/"  # likewise, of a learner that trains adapters
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """Every tensor of a folder's safetensors files."""
+    found: dict[str, Tensor] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        found.update(load_file(file))
+    return found
 
 
 def _weight_sums(weights_N: Tensor, cap: float) -> dict[str, float]:

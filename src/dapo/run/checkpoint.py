@@ -4,7 +4,7 @@ checkpoints/step_000050/          after step 50
 checkpoints/step_000050-d000012/  step 51 could not be filled: the 12 draws it has are kept
 checkpoints/step_000050-u000003/  in step 51, after 3 of its updates
     model/                  a plain Hugging Face folder (float32) with tokenizer and chat template
-    optimizer.safetensors
+    optimizer.safetensors   what else `Learner.state_dict` gives: moments, adapters
     state.json              counters, cursors, schedule, totals, digests
     history.json            what earlier draws of each prompt showed
     carried.*, pending.*    groups for the next step; mini-batches left of this one (only where there are any)
@@ -369,5 +369,4 @@ def restore(checkpoint: Checkpoint, learner: Learner) -> None:
     """Puts weights and optimiser state back into a learner."""
     from safetensors.torch import load_file
 
-    learner.load_hf(checkpoint.model)
-    learner.load_state_dict(load_file(checkpoint.path / "optimizer.safetensors"))
+    learner.restore(checkpoint.model, load_file(checkpoint.path / "optimizer.safetensors"))

@@ -16,7 +16,17 @@ from typing import Any
 
 from dapo.types import Prompt
 
-PACKAGES = ("dapo-rl", "torch", "transformers", "tokenizers", "numpy", "safetensors", "reasoning-gym", "math-verify")
+PACKAGES = (
+    "dapo-rl",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "numpy",
+    "safetensors",
+    "peft",
+    "reasoning-gym",
+    "math-verify",
+)
 
 
 def versions() -> dict[str, str]:

@@ -9,7 +9,6 @@ from dapo.config.foreign.read import read_trl, split_own
 from dapo.config.foreign.report import Account, Translation, Unresolved, drop_defaults, finish
 from dapo.config.foreign.trl_keys import DEFAULTS, KNOWN, LACKING, MACHINE_KEYS, OF_LOSS
 from dapo.config.foreign.trl_loss import loss
-from dapo.config.load import all_keys
 from dapo.errors import ConfigError
 
 
@@ -63,10 +62,8 @@ def _model(account: Account) -> None:
     _precision(account)
     for ours, theirs in (("learner.lora_rank", "lora_r"), ("learner.lora_alpha", "lora_alpha")):
         account.same("use_peft", theirs)
-        if account.flag("use_peft") and ours in set(all_keys()):
+        if account.flag("use_peft"):
             account.put(ours, account.whole(theirs), theirs)
-        elif account.flag("use_peft"):
-            account.lacks("use_peft", "LoRA: dapo trains every weight")
 
 
 def _precision(account: Account) -> None:

@@ -25,7 +25,6 @@ from dapo.config.foreign.verl_keys import (
 )
 from dapo.config.foreign.verl_loss import loss
 from dapo.config.foreign.verl_run import optimiser, schedule
-from dapo.config.load import all_keys
 from dapo.errors import ConfigError
 
 
@@ -81,12 +80,9 @@ def _model(account: Account) -> None:
     account.put("train.gradient_checkpointing", account.flag(checkpointing), checkpointing)
     rank = account.whole(MODEL + "lora_rank")
     for ours, theirs in (("learner.lora_rank", "lora_rank"), ("learner.lora_alpha", "lora_alpha")):
-        if not rank:
-            account.same(MODEL + theirs)
-        elif ours in set(all_keys()):
+        account.same(MODEL + theirs)
+        if rank:
             account.put(ours, account.whole(MODEL + theirs), MODEL + theirs)
-        else:
-            account.lacks(MODEL + theirs, "LoRA: dapo trains every weight")
 
 
 def _files(account: Account, key: str) -> list[str]:
