@@ -172,7 +172,7 @@ def test_a_broken_gguf_file_is_named(content: bytes, tmp_path: Path, cache: Path
 
 
 def test_the_random_model_is_made_once_and_is_the_same_everywhere(cache: Path, tmp_path: Path) -> None:
-    """A folder that transformers loads; drawn again elsewhere, the same weights. torch's own generator is left alone."""
+    """A folder that transformers loads; drawn again, the same weights. torch's own generator is left alone."""
     first = Path(resolve_model("random:tiny"))
     assert first.parent == cache
     stamp = (first / "config.json").stat().st_mtime_ns
