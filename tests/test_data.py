@@ -580,3 +580,9 @@ def test_the_quickstart_is_tested_on_what_it_did_not_train_on() -> None:
     assert len(training) == len(set(training)) >= 5000
     answers = Counter(str(problem.row.answer) for problem in evaluated(data))
     assert answers.most_common(1)[0][1] <= 0.15 * len(held_out)
+
+
+def test_a_prepared_folder_that_is_not_there_is_told_with_the_command_that_makes_it(tmp_path: Path) -> None:
+    """Recipes name their data by folder; a stranger has not prepared it yet."""
+    with pytest.raises(DataError, match=r"no such folder; make it with: dapo data prepare SOURCE -o .*data/math "):
+        list(read_rows(SourceConfig(source=str(tmp_path / "data" / "math"))))

@@ -548,6 +548,26 @@ def test_copy_never_writes_over(folder: Path) -> None:
     assert helpers.tree(folder) == before
 
 
+def test_show_begins_with_what_the_file_says_of_itself(tmp_path: Path) -> None:
+    """Its first comment lines, then those of what it extends; the data's command is among them."""
+    (tmp_path / "mine.toml").write_text("# Mine.\n#  Indented.\n\n# not this\nextends = 'dapo-table1-0'\n", "utf-8")
+    for words in ((tmp_path / "mine.toml",), ("train.seed=1", tmp_path / "mine.toml")):
+        code, out, _ = helpers.quiet_dapo("recipe", "show", *words)
+        assert code == 0
+        assert out.startswith(f"# {tmp_path / 'mine.toml'}\n#   Mine.\n#    Indented.\n\n# dapo-table1-0\n")
+        assert "dapo data prepare BytedTsinghua-SIA/DAPO-Math-17k -o data/dapo-math-17k" in out.partition("[model]")[0]
+        assert "not this" not in out
+    code, out, _ = helpers.quiet_dapo("recipe", "show", "quickstart", "--json")
+    assert helpers.strict_json(out)
+
+
+def test_a_section_that_is_missing_is_asked_for_by_a_key() -> None:
+    """`model=VALUE` would be refused."""
+    code, _, err = helpers.quiet_dapo("config", "train.seed=1")
+    assert code == 2
+    assert "model.path is not set; give it in the recipe or as model.path=VALUE" in err
+
+
 # --- released recipes -----------------------------------------------------------------------------------------
 
 
@@ -579,18 +599,25 @@ def test_a_new_key_disturbs_no_released_digest() -> None:
     """A recipe is held to the keys it knew: here it knew none of algorithm's."""
     old = [key for key in all_keys() if not key.startswith("algorithm.")]
     config = load_config(BASE)
-    record = release({"keys": old, "counted": {}, "digests": {}}, "late", load_config(BASE, "name=late"))
+    record = release(
+        {"keys": old, "defaults": {}, "counted": {}, "digests": {}}, "late", load_config(BASE, "name=late")
+    )
     assert record["keys"][: len(old)] == old
     assert set(record["keys"]) == set(all_keys())
     early = {
         "keys": record["keys"],
+        "defaults": record["defaults"],
         "counted": {**record["counted"], "early": len(old)},
         "digests": {**record["digests"], "early": recipe_digest(config, old)},
     }
+    assert digest_at_release(config, early, "early") == early["digests"]["early"]
     for word in ("algorithm.clip_low=0.1", "algorithm.kl.estimator=k1"):  # as if these keys had come later
-        assert digest_at_release(load_config(BASE, word), early, "early") == early["digests"]["early"]
+        changed = load_config(BASE, word)  # a released recipe that begins to use one is another recipe
+        assert digest_at_release(changed, early, "early") != early["digests"]["early"]
         changed = load_config(BASE, word, "name=late")
         assert digest_at_release(changed, early, "late") != early["digests"]["late"]
+    moved = early | {"defaults": {**early["defaults"], "algorithm.clip_low": 0.1}}  # its default was changed since
+    assert digest_at_release(config, moved, "early") != early["digests"]["early"]
 
 
 def test_a_changed_default_disturbs_a_digest(monkeypatch: pytest.MonkeyPatch) -> None:

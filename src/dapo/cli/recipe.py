@@ -18,7 +18,7 @@ from dapo.cli.words import SETTINGS, WORDS, config_of, refuse_dashes
 from dapo.config.explain import explain
 from dapo.config.groups import GROUPS, MEANING, Difference, cut_counts, differences, group_of
 from dapo.config.keys import values
-from dapo.config.load import from_run, load_config, recipe_names
+from dapo.config.load import from_run, load_config, recipe_comments, recipe_names
 from dapo.config.origins import Origin, origin_of, origins
 from dapo.config.schema import Config
 from dapo.config.tables import recipe_table
@@ -49,12 +49,15 @@ def recipe_list() -> None:
 @_AS_JSON
 @click.option("--all", "whole", is_flag=True, help="Whole meanings, and the name of each key in verl and TRL.")
 def recipe_show(words: tuple[str, ...], as_json: bool, whole: bool) -> None:
-    """Every value of a recipe, with where it comes from and what it means."""
+    """What a recipe's file says of itself; every value, with where it comes from and what it means."""
     rows = _rows(config_of(words))
     if as_json:
         kept = ("key", "value", "kind", "place", "repository", "commit", "meaning", "group")
         _print_json([{name: row[name] for name in kept} for row in rows])
         return
+    named = [word for word in words if "=" not in word]
+    for name, lines in recipe_comments(named[0]) if named else ():
+        _say("\n".join([f"# {name}", *(f"#   {line}".rstrip() for line in lines), ""]))
     for group in GROUPS:
         own = [row for row in rows if row["group"] == group]
         _say(_heading(group))

@@ -8,6 +8,7 @@ holds, and `from_tree` reads it.
 from __future__ import annotations
 
 import difflib
+import itertools
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
@@ -187,6 +188,21 @@ def _read_recipe(name: str, seen: tuple[str, ...]) -> Tree:
     return layered(_read_recipe(base, (*seen, identity)), tree, _set_in(path))
 
 
+def recipe_comments(name: str) -> Iterator[tuple[str, list[str]]]:
+    """(name, first comment lines) of a recipe and of those it extends, where they have any. Raises ConfigError."""
+    path, text = _recipe_text(name)
+    lines = [line.removeprefix("#").removeprefix(" ") for line in itertools.takewhile(_is_comment, text.splitlines())]
+    if lines:
+        yield name, lines
+    parent = tomllib.loads(text).get("extends")
+    if isinstance(parent, str):
+        yield from recipe_comments(str(Path(path).parent / parent) if parent.endswith(".toml") else parent)
+
+
+def _is_comment(line: str) -> bool:
+    return line.startswith("#")
+
+
 def _recipe_text(name: str) -> tuple[str, str]:
     """(path or recipe name, text)."""
     if name.endswith(".toml") or Path(name).is_file():
@@ -309,6 +325,7 @@ def _first_line(error: ValidationError) -> str:
     if kind == "extra_forbidden":
         return f"unknown key {key}{_suggest_inside(place)}{_only_inside(place)}"
     if kind == "missing":
+        key = _example(place).removesuffix("=...") if key in Config.model_fields and "." not in key else key
         return f"{key} is not set; give it in the recipe or as {key}=VALUE"
     if kind == "literal_error":
         expected = str(first.get("ctx", {}).get("expected", ""))

@@ -2,9 +2,10 @@
 
     python -m dapo.config.release NAME...
 
-`recipes/released.json` holds the keys in the order in which they came to be (`keys`, which only grows), how many
-of them each recipe knew when it was released (`counted`), and sha256 over its values at those (`digests`). So a new
-key with a default disturbs no digest, and a changed default does.
+`recipes/released.json` holds the keys in the order in which they came to be (`keys`, which only grows), the default
+each came with (`defaults`), how many of the keys each recipe knew when it was released (`counted`), and sha256 over
+its values at those (`digests`). A key that came later counts as soon as its value is not the default it came with. So
+a new key disturbs no digest; a changed default does, and a recipe that begins to use the new key does.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from dapo.config.keys import all_keys, values
+from dapo.config.keys import all_keys, defaults, values
 from dapo.config.load import load_config, recipe_names
 from dapo.config.schema import Config
 from dapo.errors import ConfigError
@@ -46,13 +47,16 @@ def recipe_digest(config: Config, keys: Iterable[str] | None = None) -> str:
 
 
 def released() -> dict[str, Any]:
-    """What released.json holds: keys, counted, digests."""
+    """What released.json holds: keys, defaults, counted, digests."""
     return json.loads((resources.files("dapo.recipes") / FILE).read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
 
 def digest_at_release(config: Config, record: Mapping[str, Any], name: str) -> str:
-    """The digest of a configuration over the keys that a recipe had when it was released."""
-    return recipe_digest(config, record["keys"][: record["counted"][name]])
+    """The digest of a configuration over the keys that a recipe had when it was released, and later ones it uses."""
+    had, now = record["keys"][: record["counted"][name]], values(config)
+    came_with = {**defaults(), **record["defaults"]}
+    later = [key for key in now if key not in had and key in came_with and now[key] != came_with[key]]
+    return recipe_digest(config, [*had, *later])
 
 
 def release(record: Mapping[str, Any], name: str, config: Config) -> dict[str, Any]:
@@ -69,6 +73,7 @@ def release(record: Mapping[str, Any], name: str, config: Config) -> dict[str, A
     keys = [*record["keys"], *(key for key in all_keys() if key not in set(record["keys"]))]
     return {
         "keys": keys,
+        "defaults": {key: value for key, value in {**defaults(), **record["defaults"]}.items() if key in keys},
         "counted": dict(sorted({**record["counted"], name: len(keys)}.items())),
         "digests": dict(sorted({**record["digests"], name: recipe_digest(config, keys)}.items())),
     }

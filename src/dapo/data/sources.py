@@ -54,6 +54,11 @@ def read_rows(source: SourceConfig, data_dir: str | None = None) -> Iterator[Row
         rows = _table(source.model_copy(update=named_so), read_file(Path(source.source)))
     elif source.source.endswith(FILE_ENDINGS):
         rows = _table(source, read_file(Path(source.source)))
+    elif "/" in source.source and not Path(source.source).suffix and not Path(source.source).exists():
+        raise DataError(
+            f"data.source = {source.source}: no such folder; make it with: dapo data prepare SOURCE -o {source.source} "
+            "(dapo recipe show RECIPE begins with what a shipped recipe is made from), or give another"
+        )
     else:
         raise DataError(
             f"data.source = {source.source}: use a .parquet, .jsonl, .json, .csv or .tsv file, a folder that dapo "
