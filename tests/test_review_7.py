@@ -298,3 +298,18 @@ def test_no_place_for_the_random_model_is_one_clear_line(tmp_path: Path, monkeyp
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(UserError):
         paths.resolve_model("random:tiny")
+
+
+@fault
+def test_a_translated_reward_file_is_found_from_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """verl reads r.py from the working directory, a recipe from its own folder: -o sub/x.toml names sub/r.py."""
+    monkeypatch.chdir(tmp_path)
+    Path("sub").mkdir()
+    Path("r.py").write_text("def compute_score(data_source, solution_str, ground_truth, extra_info=None): return 1.0\n")
+    words = ["actor_rollout_ref.model.path=x", "data.train_files=a.parquet", "data.val_files=b.parquet"]
+    words += ["data.train_batch_size=8", "trainer.total_training_steps=5", "actor_rollout_ref.rollout.n=4"]
+    words += ["actor_rollout_ref.actor.ppo_mini_batch_size=4", "custom_reward_function.path=r.py"]
+    assert helpers.quiet_dapo("config", "--from-verl", *words, "-o", "sub/x.toml")[0] == 0
+    (function,) = load_config("sub/x.toml").reward.functions
+    name = function if isinstance(function, str) else function.function
+    assert Path(name.rpartition(":")[0]).is_file()
