@@ -262,10 +262,16 @@ def test_another_value_takes_the_source_away(layer: Any, key: str, said: str, fo
 
 
 def test_an_entry_that_a_layer_brings_wins(folder: Path) -> None:
-    """With a new value, with the same, and without any; and a later layer takes it away again."""
+    """With a new value and with the same; and a later layer takes it away again. Without one it speaks of its own
+    default, and wins where that stands: what a layer below has set is not what it means, unless it extends that."""
     entry = {"train.seed": "paper: page 3"}
-    for seed in ({"train.seed": 8}, {"train.seed": 7}, {}):
+    for seed in ({"train.seed": 8}, {"train.seed": 7}):
         assert provenance({**seed, "provenance": entry}) == ENTRIES | entry
+    assert provenance({"provenance": entry}) == ENTRIES
+    usual = {"train.max_grad_norm": "paper: page 4"}
+    assert provenance({"provenance": usual}) == ENTRIES | usual
+    (folder / "says.toml").write_text('extends = "parent.toml"\n[provenance]\n"train.seed" = "paper: page 3"\n')
+    assert load_config("says.toml").provenance == ENTRIES | entry
     (folder / "child.toml").write_text(
         'extends = "parent.toml"\n[train]\nseed = 8\n[provenance]\n"train.seed" = "paper: page 3"\n'
     )
@@ -722,7 +728,7 @@ def test_digests_of_code_and_lock_see_changes(tmp_path: Path, monkeypatch: pytes
 def test_two_runs_of_one_recipe_differ_in_the_seed_alone() -> None:
     """Exit 4, the key named; the run and itself are the same, exit 0."""
     one, other = helpers.finished_run(), other_seed()
-    parts = ["recipe", "code", "lock", "data", "model", "tokenizer", "template"]
+    parts = ["recipe", "code", "lock", "data", "model", "tokenizer", "template", "functions"]
     assert verdicts(ok("recipe", "verify", one, one)) == dict.fromkeys(parts, "same")
     code, out, err = helpers.quiet_dapo("recipe", "verify", one, other)
     assert code == 4

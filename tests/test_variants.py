@@ -28,7 +28,7 @@ from dapo.errors import ConfigError
 from dapo.loop import with_policies
 from dapo.types import Batch, TrainState
 from helpers_learner import EOS, Gradients, Row, config, distance
-from test_dapo_step import BOUND, groups, models, oracle_rows
+from test_dapo_step import BOUND, groups, models, oracle_rows, plain_mask
 
 KEYS = [(g.draw, i) for g in groups() for i in range(len(g.rollouts))]
 CUTS = {"each row": ("padded", 1), "some rows": ("shared_prompt", 24), "all rows": ("shared_prompt", 100_000)}
@@ -295,6 +295,14 @@ def test_advantages_by_name() -> None:
         assert got.tolist() == pytest.approx([a / spread for a in mean], rel=1e-5, abs=1e-6)
 
 
+def own_logprobs(key: tuple[int, int]) -> list[tuple[float, float]]:
+    """(reference, old) of the tokens that a response pays KL for: those it made, up to its EOS, filtered or not."""
+    (rollout,) = (r for g in groups() for i, r in enumerate(g.rollouts) if (g.draw, i) == key)
+    inside = plain_mask(rollout.response.token_ids.tolist(), rollout.response.generated.tolist(), filtered=False)
+    pairs = zip(reference_logprobs(key) if inside else [], oracle_rows(1.0)[key].old, inside, strict=True)
+    return [(r, o) for r, o, own in pairs if own]
+
+
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
 def test_the_kl_in_the_reward_is_ahead_of_a_token_for_batch_and_of_the_response_elsewhere(estimator: str) -> None:
     """REINFORCE++ takes off what is still to come, the others the response's sum; then both whiten or centre."""
@@ -312,7 +320,7 @@ def test_the_kl_in_the_reward_is_ahead_of_a_token_for_batch_and_of_the_response_
     for b, line in enumerate(lines(batch, KEYS)):
         costs = [0.2 * of(r - o) for r, o in zip(line.ref, line.old, strict=True)]
         returns += [flat[b] - sum(costs[t:]) for t in range(len(costs))]
-        sums.append(flat[b] - sum(costs))
+        sums.append(flat[b] - sum(0.2 * of(r - o) for r, o in own_logprobs(KEYS[b])))
     mean, spread = sum(returns) / len(returns), deviation(returns, 1)
     got = batch.advantages[batch.loss_mask].tolist()
     assert got == pytest.approx([(x - mean) / spread for x in returns], rel=1e-4, abs=1e-5)

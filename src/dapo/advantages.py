@@ -1,7 +1,7 @@
 """From the shaped rewards of a step's groups to the advantages of its rows.
 
-Order: shaped reward, KL in the reward, running normalisation, clip (the last two are not the
-paper's), then the estimator that `algorithm.advantage` names.
+Order: shaped reward, running normalisation, clip (these two are not the paper's), KL in the reward,
+then the estimator that `algorithm.advantage` names.
 """
 
 from __future__ import annotations
@@ -48,14 +48,16 @@ def step_advantages(batch: Batch, groups: Sequence[Group], config: Config, total
     if algorithm.kl.place == "reward":
         assert batch.old_logprobs is not None
         assert batch.ref_logprobs is not None
-        kl = kl_estimate(batch.old_logprobs, batch.ref_logprobs, mask, algorithm.kl.estimator)
-        costs = algorithm.kl.coef * kl.double()
+        own = _own_tokens(batch, groups)
+        costs = algorithm.kl.coef * kl_estimate(
+            batch.old_logprobs.double(), batch.ref_logprobs.double(), own, algorithm.kl.estimator
+        )
     correction, eps = algorithm.std_correction, algorithm.advantage_eps
+    rewards = scaled(rewards, config, totals)
     if algorithm.advantage == "batch":
-        rewards = scaled(rewards, config, totals)
         returns = rewards_to_go(rewards, torch.zeros(mask.shape) if costs is None else costs, mask)
         return batch_advantages(returns, mask, std_correction=correction, eps=eps)
-    rewards = scaled(rewards if costs is None else rewards - costs.sum(dim=1), config, totals)
+    rewards = rewards if costs is None else rewards - costs.sum(dim=1)
     if algorithm.advantage == "batch_std":
         return batch_std_advantages(rewards, batch.draw, std_correction=correction, eps=eps)
     if algorithm.advantage == "mean":
@@ -63,6 +65,19 @@ def step_advantages(batch: Batch, groups: Sequence[Group], config: Config, total
     if algorithm.advantage == "leave_one_out":
         return _by_group(leave_one_out_advantages, rewards, groups)
     return _by_group(partial(group_advantages, std_correction=correction, eps=eps), rewards, groups)
+
+
+def _own_tokens(batch: Batch, groups: Sequence[Group]) -> Tensor:
+    """bool [B, T]: the loss mask, and under overlong filtering the generated tokens of responses it took out.
+
+    Those stay in their group's statistics, and so they pay their KL like the others.
+    """
+    own = batch.loss_mask.clone()
+    for row, rollout in enumerate(rollout for group in groups for rollout in group.rollouts):
+        if not own[row].any():
+            begin, end = int(batch.prompt_lengths[row]), int(batch.lengths[row])
+            own[row, begin:end] = torch.from_numpy(rollout.response.generated)
+    return own
 
 
 def _by_group(estimator: Callable[[Tensor], Tensor], rewards_B: Tensor, groups: Sequence[Group]) -> Tensor:

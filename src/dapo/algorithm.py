@@ -229,6 +229,7 @@ def clipped_loss(
     dual = math.inf if clip_dual is None else math.log(clip_dual)
     lower = torch.where(rising, bound(-math.inf), bound(floor))
     upper = torch.where(rising, bound(ceiling), bound(dual))
+    log_ratio = torch.where(advantages != 0, log_ratio, torch.zeros_like(log_ratio))  # without a ceiling, 0 * inf
     return -advantages * torch.exp(torch.clamp(log_ratio, lower, upper))
 
 

@@ -88,6 +88,11 @@ def make_objective(config: Config) -> Objective:
     """The per-token loss that `algorithm.objective` names."""
     algorithm = config.algorithm
     if algorithm.objective in BUILT_IN:
+        if algorithm.objective in {point.name for point in importlib.metadata.entry_points(group="dapo.objectives")}:
+            raise ConfigError(
+                f'algorithm.objective = "{algorithm.objective}": an installed package registers an objective of this '
+                "built-in name (dapo.objectives); which one is meant can't be told: rename it there, or uninstall it"
+            )
         return partial(BUILT_IN[algorithm.objective], algorithm)
     if ":" not in algorithm.objective:
         return plugin("dapo.objectives", algorithm.objective, "algorithm.objective", tuple(BUILT_IN))  # type: ignore[no-any-return]
@@ -139,8 +144,8 @@ def make_learner(config: Config, model: Any, reference: Any | None, dtype: Any) 
         betas=train.betas,
         adam_eps=train.adam_eps,
         max_grad_norm=train.max_grad_norm,
-        clip_low=algorithm.clip_low,
-        clip_high=algorithm.clip_high,
+        clip_low=algorithm.clip_low if algorithm.objective != "kl_cov" else None,  # it has no clip
+        clip_high=algorithm.clip_high if algorithm.objective != "kl_cov" else None,
         clip_dual=algorithm.clip_dual,
         log_ratio_clamp=algorithm.log_ratio_clamp,
         ratio_level="sequence" if algorithm.objective == "gspo" else "token",
@@ -222,7 +227,7 @@ def build(
         view.say(line)
     reference = load_model(config.model, torch.float32, device) if config.algorithm.kl.place != "off" else None
     engine, grader = make_engine(config, engine_model, policy), make_grader(config, scorers, policy)
-    made_of = made_of_now(config, checked, data, tokenizer, learner_model)
+    made_of = made_of_now(config, checked, data, tokenizer, learner_model, policy.eos_ids)
     learner = make_learner(config, learner_model, reference, dtype)
     if isinstance(learner, LoraLearner):
         view.say(learner.summary)

@@ -209,7 +209,7 @@ class Forecast:
 
 
 def forecast(
-    ratings: Sequence[Sequence[Rating]], weights: Sequence[float] | None, *, size: int, wanted: int
+    ratings: Sequence[Sequence[Rating]], weights: Sequence[float] | None, *, size: int, wanted: int, least: int = 0
 ) -> Forecast:
     """Expected acceptance of draws before any was made, were the policy the one that rated.
 
@@ -220,7 +220,7 @@ def forecast(
     Args:
         ratings: of the problems of each source, which has some.
         weights: of the sources, or None.
-        size: G >= 1, responses of a draw.
+        size: G >= 1, responses of a draw; with `least` over 0 the `adaptive_size` of each problem's rate.
         wanted: N, kept draws of a step.
 
     >>> half, full = Rating(0.5), Rating(1.0)
@@ -236,7 +236,7 @@ def forecast(
         for one in source:
             known = one.record if one.rate is not None else None
             shares[band(known, one.rate)] += each
-            predicted = predicted_acceptance(known, one.rate, size)
+            predicted = predicted_acceptance(known, one.rate, adaptive_size(None, one.rate, least or size, size))
             if predicted is not None:
                 mass, kept = mass + each, kept + each * predicted
     acceptance = kept / mass if mass else float("nan")

@@ -54,7 +54,9 @@ def checks(config: Config) -> Iterator[Check]:
     """All checks of a recipe, the cheap ones first. A check that can't run fails with its reason."""
     yield Check("batch sizes", True, batch_line(config))
     rate = learning_rate(1, config)
-    yield Check("learning rate at step 1", rate > 0, f"{rate:.3g}", "set train.learning_rate over 0")
+    meant = config.train.warmup_from_zero and config.train.warmup_rollout_steps > 0
+    found = f"{rate:.3g}, as train.warmup_from_zero asks for" if meant else f"{rate:.3g}"
+    yield Check("learning rate at step 1", rate > 0 or meant, found, "set train.learning_rate over 0")
     try:
         _, checked = build.check_inputs(config)
     except DapoError as error:

@@ -31,7 +31,7 @@ from dapo.evaluate.run import Sets, evaluate
 from dapo.grading import GroupGrader
 from dapo.learner.base import Learner
 from dapo.ledger import history_after, ledger, prompts_drawn, totals
-from dapo.metrics import batch_metrics, peak_memory_gb, score, update_metrics
+from dapo.metrics import batch_metrics, kl_metrics, peak_memory_gb, score, update_metrics
 from dapo.rollout.base import RolloutEngine
 from dapo.run.directory import RunDirectory, resume_command
 from dapo.run.saver import Saver
@@ -131,7 +131,7 @@ def sample(parts: Parts, state: TrainState, stop: StopRequest) -> TrainState:
             parts.run.write_rollouts(step, (*collected.taken, *collected.surplus), collected.kept)
         except SaveFailed as error:
             parts.saver.tolerate(error)
-    metrics |= sums | batch_metrics(batch, mismatch)
+    metrics |= sums | batch_metrics(batch, mismatch) | kl_metrics(batch, config)
     end = time.perf_counter()
     metrics |= {
         "time/train_s": write_start - batch_start,
@@ -286,11 +286,11 @@ def with_policies(batch: Batch, groups: Sequence[Group], parts: Parts, state: Tr
 def learning_rate(step: int, config: Config) -> float:
     """Linear warm-up in rollout steps: base * min(1, step / (warm-up + 1)); over 0 at step 1.
 
-    With train.warmup_from_zero base * min(1, (step - 1) / warm-up): 0 at step 1, as in the paper's code.
+    With train.warmup_from_zero base * min(1, (step - 1) / warm-up): 0 at step 1 (and before), as in the paper's code.
     """
     train = config.train
     if train.warmup_from_zero and train.warmup_rollout_steps:
-        return train.learning_rate * min(1.0, (step - 1) / train.warmup_rollout_steps)
+        return train.learning_rate * min(1.0, max(0, step - 1) / train.warmup_rollout_steps)
     return train.learning_rate * min(1.0, step / (train.warmup_rollout_steps + 1))
 
 

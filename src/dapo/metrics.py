@@ -6,8 +6,8 @@ import resource
 import sys
 from collections.abc import Mapping, Sequence
 
-from dapo.algorithm import masked, row_mean
-from dapo.config.schema import CheckpointConfig
+from dapo.algorithm import kl_estimate, masked, row_mean
+from dapo.config.schema import CheckpointConfig, Config
 from dapo.grading import mean_or_nan
 from dapo.types import Batch, Pending
 
@@ -22,6 +22,15 @@ def batch_metrics(batch: Batch, mismatch: float | None) -> dict[str, float]:
         "advantage/length_weighted_mean": float(masked(advantages, mask).sum() / mask.sum().clamp_min(1)),
     }
     return metrics if mismatch is None else metrics | {"mismatch/logprob_abs_mean": mismatch}
+
+
+def kl_metrics(batch: Batch, config: Config) -> dict[str, float]:
+    """Of the KL in the reward, by the policy at the step's start: its mean over loss tokens, in nats."""
+    if config.algorithm.kl.place != "reward" or batch.old_logprobs is None or batch.ref_logprobs is None:
+        return {}
+    mask = batch.loss_mask
+    kl = kl_estimate(batch.old_logprobs, batch.ref_logprobs, mask, config.algorithm.kl.estimator)
+    return {"policy/kl_to_reference": float(kl.double().sum() / mask.sum().clamp_min(1))}
 
 
 def update_metrics(pending: Pending) -> dict[str, float]:

@@ -183,10 +183,10 @@ def cispo_objective(
     Returns:
         [B, T]; 0 outside the mask.
     """
-    log_ratio_BT = masked_log_ratio(inputs, log_ratio_clamp).detach()
+    advantages_BT = masked(inputs.advantages_BT, inputs.mask_BT)
+    log_ratio_BT = masked(masked_log_ratio(inputs, log_ratio_clamp).detach(), advantages_BT != 0)
     floor = None if clip_low is None else 1.0 - clip_low
     weight_BT = torch.exp(log_ratio_BT).clamp(floor, torch.inf if clip_high is None else 1.0 + clip_high)
-    advantages_BT = masked(inputs.advantages_BT, inputs.mask_BT)
     return -weight_BT * advantages_BT * masked(inputs.logprobs_BT, inputs.mask_BT)
 
 

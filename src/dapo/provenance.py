@@ -36,7 +36,9 @@ GRADING = {
 }
 
 
-def made_of_now(config: Config, checked: CheckedData, data: LoadedData, tokenizer: Any, model: Any) -> MadeOf:
+def made_of_now(
+    config: Config, checked: CheckedData, data: LoadedData, tokenizer: Any, model: Any, eos_ids: Sequence[int]
+) -> MadeOf:
     """Digests of the problems in the files, tokenizer, template, prompts, starting model, functions and config."""
 
     def rows(problems: Iterable[Problem]) -> Iterator[tuple[Any, ...]]:
@@ -55,6 +57,7 @@ def made_of_now(config: Config, checked: CheckedData, data: LoadedData, tokenize
         "training_data": manifest.data_digest(rows(training)),
         "evaluation_data": manifest.data_digest(rows(tested)),
         "tokenizer": manifest.tokenizer_digest(tokenizer),
+        "eos_ids": manifest.text_digest(sorted(eos_ids)),
         "template": manifest.text_digest(*template, chat_template),
         "prompts": manifest.prompts_digest([*prompts, *tests]),
         "starting_weights": manifest.weights_digest(model.named_parameters()),
@@ -65,6 +68,7 @@ def made_of_now(config: Config, checked: CheckedData, data: LoadedData, tokenize
         "training_data": f"{len(training)} problems",
         "evaluation_data": f"{len(tested)} problems",
         "tokenizer": f"{len(tokenizer)} tokens",
+        "eos_ids": ", ".join(map(str, sorted(eos_ids))),
         "template": f"data.template = {config.data.template}, data.system = {config.data.system or 'off'}",
         "prompts": f"{len(prompts)} prompts",
     }
@@ -135,7 +139,7 @@ def record_resume(
     changed = manifest.differences(before.digests, made_of.digests)
     _refuse(run, [name for name in changed if name not in allowed], before, made_of)
     resolved = resolve(config)
-    settings = manifest.config_changes(run.read_json("config.resolved.json"), resolved)
+    settings = manifest.config_changes(manifest.complete(run.read_json("config.resolved.json")), resolved)
     code, versions, machine = manifest.code_revision(), manifest.versions(), manifest.machine()
     earlier = written.get("resumed", [])
     last = (earlier or [written])[-1]

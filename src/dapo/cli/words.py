@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
@@ -19,7 +20,8 @@ def config_of(words: Sequence[str]) -> Config:
     refuse_dashes(words)
     if not words:
         raise ConfigError("name a recipe, e.g. quickstart (dapo recipe list shows all), or a .toml file")
-    return load_config(*words)
+    files = [word for word in words if "=" not in word or Path(word).is_file()]
+    return load_config(*files, *(word for word in words if word not in files))  # whatever their order, words come last
 
 
 def overrides_only(words: Sequence[str]) -> tuple[str, ...]:

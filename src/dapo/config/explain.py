@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from dapo.config.schema import Config
+from dapo.config.schema import Config, SamplingConfig
 
 # Well-known names elsewhere for what a key of ours does (verl | TRL).
 ELSEWHERE = {
@@ -54,12 +54,19 @@ def batch_line(config: Config) -> str:
         sampling.responses_per_prompt,
         train.updates_per_step,
     )
+    most = "" if sampling.min_responses_per_prompt is None else "at most "
     return (
-        f"{prompts} prompts x {group} = {prompts * group} responses a step, each at most "
+        f"{prompts} prompts x {group_words(sampling)} = {most}{prompts * group} responses a step, each at most "
         f"{sampling.max_response_tokens} tokens; {updates} updates of {prompts // updates} prompts = "
-        f"{prompts * group // updates} responses; {_sampling_words(config)}; {train.num_steps} steps = "
+        f"{most}{prompts * group // updates} responses; {_sampling_words(config)}; {train.num_steps} steps = "
         f"{train.num_steps * updates} updates"
     )
+
+
+def group_words(sampling: SamplingConfig) -> str:
+    """The size of a group, or its range."""
+    least, most = sampling.min_responses_per_prompt, sampling.responses_per_prompt
+    return f"{most}" if least is None else f"{least} to {most}"
 
 
 def epoch_words(config: Config, size: int) -> str:

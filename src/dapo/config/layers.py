@@ -22,27 +22,29 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:
     return result
 
 
-def layered(below: Mapping[str, Any], above: Mapping[str, Any], said: str) -> Tree:
+def layered(below: Mapping[str, Any], above: Mapping[str, Any], said: str, *, inherits: bool = False) -> Tree:
     """`merge`, and provenance that stays true: a value that `above` changes is not from where the old one was.
 
     Args:
         below: what is known so far.
-        above: the layer on top. Its own provenance entries win.
+        above: the layer on top. Its own provenance entries win, for values that are the layer's: it sets them, or
+            speaks of a default that no layer below has changed.
         said: the entry of a key that `above` sets to another value than `below`, or the schema, had, without
             saying where it is from.
+        inherits: whether `above` names `below` itself (extends), so that its entries may speak of all values there.
     """
     merged = merge(below, above)
-    brought, entries = above.get("provenance", {}), merged.get("provenance", {})
+    entries, brought = below.get("provenance", {}), above.get("provenance", {})
     if not isinstance(brought, Mapping) or not isinstance(entries, Mapping):
         return merged  # refused later
-    changed = {}
-    for key in all_keys():
-        if key in NOT_SETTINGS or key in brought or at(above, key) is MISSING:
-            continue
-        old = at(below, key)
-        old = defaults().get(key, MISSING) if old is MISSING else old
-        if not same(key, old, at(merged, key)):
-            changed[key] = said
-    if changed:
-        merged["provenance"] = {**entries, **changed}
-    return merged
+    known = set(all_keys()) - set(NOT_SETTINGS)
+    sources = {**entries, **{key: source for key, source in brought.items() if key not in known}}
+    for key in known:
+        usual = defaults().get(key, MISSING)
+        old = at(below, key) if at(below, key) is not MISSING else usual
+        sets = at(above, key) is not MISSING
+        if key in brought and (inherits or sets or same(key, old, usual)):
+            sources[key] = brought[key]
+        elif sets and not same(key, old, at(merged, key)):
+            sources[key] = said
+    return merged | {"provenance": sources} if sources else merged

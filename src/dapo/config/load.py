@@ -61,7 +61,7 @@ def load_config(*layers: str | Path | Mapping[str, Any]) -> Config:
     tree: Tree = {}
     for layer in layers:
         above, said = _layer(layer)
-        tree = layered(tree, above, said) if tree else above
+        tree = layered(tree, above, said) if tree or said == _BY_WORD else above
     return from_tree(tree)
 
 
@@ -185,7 +185,7 @@ def _read_recipe(name: str, seen: tuple[str, ...]) -> Tree:
     if not isinstance(parent, str):
         raise ConfigError(f"{path}: extends takes one name or path, in quotes")
     base = str(Path(path).parent / parent) if parent.endswith(".toml") else parent
-    return layered(_read_recipe(base, (*seen, identity)), tree, _set_in(path))
+    return layered(_read_recipe(base, (*seen, identity)), tree, _set_in(path), inherits=True)
 
 
 def recipe_comments(name: str) -> Iterator[tuple[str, list[str]]]:

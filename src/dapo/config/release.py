@@ -42,8 +42,15 @@ def recipe_digest(config: Config, keys: Iterable[str] | None = None) -> str:
         raise ConfigError(
             f"there is no key {lost[0]} any more, and released recipes have it: their values would change"
         )
-    text = json.dumps({key: known[key] for key in wanted}, sort_keys=True, separators=(",", ":"))
+    text = json.dumps({key: _plain(known[key]) for key in wanted}, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """A list of tables without what is not set in them, so that a key which comes later to a source changes nothing."""
+    if isinstance(value, list):
+        return [{k: v for k, v in x.items() if v not in (None, {}, [])} if isinstance(x, dict) else x for x in value]
+    return value
 
 
 def released() -> dict[str, Any]:

@@ -68,7 +68,7 @@ class RewardConfig(Section):
     """Multiplies the penalty; below 2, so that no wrong answer can outrank a right one."""
     normalisation: Literal["off", "running"] = "off"
     """Not the paper's. running: shaped rewards less their mean over their standard deviation, over all responses
-    trained on so far, before advantages are made. The filter never sees it."""
+    trained on since it is on, before advantages are made. The filter never sees it."""
     clip: NullableFloat = None
     """Not the paper's: shaped (and normalised) rewards are cut to +- this before advantages are made."""
     placebo: bool = False

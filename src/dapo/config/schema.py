@@ -176,8 +176,8 @@ class AlgorithmConfig(Section):
     """token: each token's own weight. sequence: min(exp(sum over the response of old - engine), C)."""
     objective: str = "dapo"
     """dapo (Eq. 10; GRPO and PPO with their clips); gspo: the ratio of whole responses; cispo: clipped ratios as
-    weights of log pi; clip_cov, kl_cov: see covariance; or FILE.py:NAME / MODULE:NAME of a per-token loss
-    over ObjectiveInputs."""
+    weights of log pi; clip_cov, kl_cov: see covariance (kl_cov has no clip); or FILE.py:NAME / MODULE:NAME of a
+    per-token loss over ObjectiveInputs."""
     covariance: CovarianceConfig = CovarianceConfig()
     """Of objective = "clip_cov" and "kl_cov"."""
 

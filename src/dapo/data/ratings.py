@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from dapo.config.explain import group_words
 from dapo.config.schema import Config
 from dapo.data.sources import Row
 from dapo.difficulty import BANDS, Forecast, PromptRecord, Rating, forecast
@@ -101,7 +102,8 @@ def forecast_notes(config: Config, problems: Sequence[Sequence[Problem]], weight
     if column is None:
         return []
     ratings = [[Rating(rating(p.row, column), rating_record(p.row, column)) for p in own] for own in problems]
-    found = forecast(ratings, weights, size=sampling.responses_per_prompt, wanted=sampling.prompts_per_step)
+    size, least = sampling.responses_per_prompt, sampling.min_responses_per_prompt or 0
+    found = forecast(ratings, weights, size=size, wanted=sampling.prompts_per_step, least=least)
     shares = ", ".join(f"{name} {share:.1%}" for name, share in zip(BANDS, found.shares, strict=True) if share)
     rated = f"ratings: {found.rated} of {found.problems} problems have a {column}; of the draws: {shares}"
     if sampling.filter != "correctness" or math.isnan(found.acceptance):
@@ -115,7 +117,7 @@ def _draws(config: Config, found: Forecast) -> list[str]:
     fill = f"so {sampling.prompts_per_step} of them take about {found.draws:.0f}"
     line = (
         f"forecast by these ratings: {found.acceptance:.1%} of draws are informative at "
-        f"{sampling.responses_per_prompt} responses, {fill if math.isfinite(found.draws) else 'so no step will fill'}"
+        f"{group_words(sampling)} responses, {fill if math.isfinite(found.draws) else 'so no step will fill'}"
     )
     if found.draws <= most:
         return [f"{line} (at most {most} a step)"]

@@ -85,6 +85,7 @@ class TorchLearner:
         self._reference_model = None if reference is None else reference.requires_grad_(False)
         self._reference = None if reference is None else SplitModel(reference)
         self._reference_moved = False
+        self._unused_reference: dict[str, Tensor] = {}  # of a checkpoint, where no KL asks for one now; kept for later
         self._settings, self._objective, self._dtype = settings, objective, dtype
         self._device = next(model.parameters()).device
         if settings.gradient_checkpointing:
@@ -181,7 +182,7 @@ class TorchLearner:
         if self._reference_moved and self._reference_model is not None:
             for name, parameter in self._reference_model.named_parameters():
                 flat[f"{REFERENCE}{name}"] = parameter.detach().to("cpu", copy=True)
-        return flat
+        return flat | self._unused_reference
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -200,6 +201,8 @@ class TorchLearner:
         reference = {key.removeprefix(REFERENCE): value for key, value in state.items() if key.startswith(REFERENCE)}
         if reference and self._reference_model is not None:
             self._load_reference(reference)
+        elif reference:
+            self._unused_reference = {REFERENCE + name: value.to("cpu", copy=True) for name, value in reference.items()}
 
     def host_weights(self) -> dict[str, Tensor]:
         """See Learner."""

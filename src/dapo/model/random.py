@@ -10,7 +10,7 @@ from pathlib import Path
 
 CHARACTERS = "0123456789 \n+-*/=?.,:()abcdefghijklmnopqrstuvwxyz"
 PAD, BOS, EOS, UNKNOWN = "<pad>", "<bos>", "<eos>", "<unk>"
-CHAT_TEMPLATE = "{{ bos_token }}{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
+CHAT_TEMPLATE = "{{ bos_token }}{% for message in messages %}{{ message['content'] }}{{ eos_token }}{% endfor %}"
 SEED = 0
 
 

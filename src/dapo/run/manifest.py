@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dapo.config.load import from_run, resolve
+from dapo.errors import ConfigError
 from dapo.types import Prompt
 
 PACKAGES = (
@@ -151,7 +153,7 @@ def text_digest(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
-ROOTS = ("training_data", "evaluation_data", "tokenizer", "template", "starting_weights", "model_config")
+ROOTS = ("training_data", "evaluation_data", "tokenizer", "eos_ids", "template", "starting_weights", "model_config")
 
 
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
@@ -169,6 +171,14 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 
 NOTES = {"description", "provenance"}
+
+
+def complete(tree: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A run's resolved configuration, with keys that came later at their defaults; as it stands if it can't be read."""
+    try:
+        return resolve(from_run(tree))
+    except ConfigError:
+        return tree
 
 
 def config_changes(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from dapo.errors import UserError
 from dapo.run.directory import RunDirectory
-from dapo.run.manifest import config_changes
+from dapo.run.manifest import complete, config_changes
 
 # The lines of a verification, each with the digests that decide it.
 PARTS: Mapping[str, tuple[str, ...]] = {
@@ -17,8 +17,9 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "lock": ("lock",),
     "data": ("training_data", "evaluation_data"),
     "model": ("starting_weights", "model_config"),
-    "tokenizer": ("tokenizer",),
+    "tokenizer": ("tokenizer", "eos_ids"),
     "template": ("template",),
+    "functions": ("functions",),
 }
 
 
@@ -80,7 +81,7 @@ def _how(name: str, digests: tuple[str, ...], runs: list[tuple[str, Any, Any]]) 
     old, new = _inside(before, "digests"), _inside(after, "digests")
     changed = [digest for digest in digests if old[digest] != new[digest]]
     if name == "recipe":
-        lines = config_changes(config, other_config)
+        lines = config_changes(complete(config), complete(other_config))
         yield from lines
         if changed and not lines:
             yield "other values when the runs began"
