@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import time
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +26,8 @@ from dapo.config.foreign import (
 )
 from dapo.config.foreign.arithmetic import arithmetic
 from dapo.config.foreign.report import Unresolved
-from dapo.config.foreign.shell import read_script, settings
+from dapo.config.foreign.shell import read_script
+from dapo.config.foreign.shell_runs import settings
 from dapo.config.load import all_keys
 from dapo.errors import ConfigError
 
@@ -301,7 +303,7 @@ VERL_CASES = [
         ["data.apply_chat_template_kwargs.enable_thinking=False"],
         {"model.chat_template_kwargs": {"enable_thinking": False}},
     ),
-    (["custom_reward_function.path=my.py"], {"reward.functions": ["my.py:compute_score"]}),
+    (["custom_reward_function.path=my.py"], {"reward.functions": [f"{Path.cwd()}/my.py:compute_score"]}),
     (
         [
             "reward.reward_manager.name=dapo",
@@ -476,7 +478,7 @@ def shell(text: str) -> dict[str, str | Unresolved]:
         ("run x.y=$((-7 / 2))", "-3"),
         ("run x.y=$((-7 % 2))", "-1"),
         ("a=5\nrun x.y=$((${a} + $a))", "10"),
-        ('a=${B:-"c d"}\nrun x.y=$a', "c d"),
+        ('a=${B:-"c d"}\nrun x.y="$a"', "c d"),
         ("B=\na=${B:-1}${B-2}\nrun x.y=$a", "1"),
         ('a=${B:-${C:-deep}}\nrun x.y="${a}r"', "deepr"),
         ("a=1\nrun x.y='$a'", "$a"),
@@ -491,6 +493,23 @@ def shell(text: str) -> dict[str, str | Unresolved]:
         ("cat <<EOF\nx.y=1\nEOF\nrun x.y=8 > log 2>&1", "8"),
         ("a=b\na+=c\nrun x.y=$a", "bc"),
         ("run x.y=größe", "größe"),
+        ("unset a\nrun x.y=${a:-9}", "9"),
+        ("export a=3 b=4\nrun x.y=$a$b", "34"),
+        ("declare -i a=3\nrun x.y=$a", "3"),
+        ("readonly a=3\nrun x.y=$a", "3"),
+        ("a=\n: ${a:=5}\nrun x.y=$a", "5"),
+        ("a=1\necho 5 | cat\nrun x.y=$a", "1"),
+        ("a=1 # not: \\\na=2\nrun x.y=$a", "2"),
+        ("k='x.y=1 x.z=2'\nrun $k", "1"),
+        ("run x.y=1 | tee x.y=2", "1"),
+        ("run x.y=1; echo x.y=2", "1"),
+        ("run x.y=1 && echo x.y=2", "1"),
+        ("run x.y=1 > x.y=2", "1"),
+        ("run x.z=1 &> log x.y=3", "3"),
+        ("run x.z=1 > >(tee log) x.y=3", "3"),
+        ("python3 -m verl.trainer.main_ppo x.y=1\npython3 report.py x.y=2", "1"),
+        ("echo python3 -m verl.trainer.main_ppo x.y=2\npython3 -m verl.trainer.main_ppo x.y=1", "1"),
+        ("eval python3 -m verl.trainer.main_ppo x.y=1", "1"),
     ],
 )
 def test_what_the_shell_reader_tells(text: str, wanted: str) -> None:
@@ -518,6 +537,44 @@ def test_what_the_shell_reader_tells(text: str, wanted: str) -> None:
         ("(a=1)\nrun x.y=$a", "condition"),
         ("for a in 1 2; do run x.y=$a; done", "a"),
         ("run x.y=" + "${a:-" * 200 + "}" * 200, "deep"),
+        ("a=8\nread -r a b <<< '16 2'\nrun x.y=$a", "a (changed by read on line 2)"),
+        ("a=8\nIFS=, command read a <<< 16\nrun x.y=$a", "a (changed by read"),
+        ("a=8\nmapfile -t a < f\nrun x.y=$a", "a (changed by mapfile"),
+        ("a=8\nreadarray a < f\nrun x.y=$a", "a (changed by readarray"),
+        ("a=8\ngetopts q a\nrun x.y=$a", "a (changed by getopts"),
+        ("a=8\nunset a\nrun x.y=$a", "a"),
+        ("a=8\ntrue && unset a\nrun x.y=${a:-9}", "a (changed by unset"),
+        ("a=8\nlet a=16\nrun x.y=$a", "a (changed by let"),
+        ("a=8\n((a*=2))\nrun x.y=$a", "a (changed by ((...)) on line 2)"),
+        ("a=8\nb=$((a++))\nrun x.y=$a", "a (changed by $((...))"),
+        ("a=8\nrun x.y=$((++a))", "changes a variable"),
+        ("run x.y=$((2#101))", "2#101"),
+        ("run x.y=$[1+2]", "$[1+2]"),
+        ("a=8\nprintf -v a 16\nrun x.y=$a", "a (changed by printf -v"),
+        ("a=8\na[0]=16\nrun x.y=$a", "a (changed by a[...]="),
+        ("a=8\neval a=16\nrun x.y=$a", "a (changed by eval"),
+        ("eval a=16\nrun x.y=${a:-8}", "a (changed by eval"),
+        ("a=8\n\nrun \\\n q\nsource env.sh\nrun x.y=$a", "a (changed by source on line 5)"),
+        ("a=8\n. env.sh\nrun x.y=$a", "a (changed by ."),
+        ("source env.sh\nrun x.y=$HOME", "HOME (changed by source"),
+        ("cd /tmp\nrun x.y=$PWD", "PWD (changed by cd"),
+        ("a=8\nread $q\nrun x.y=$a", "a (changed by read"),
+        ("a=8\nfor a in 1 2; do :; done\nrun x.y=$a", "a (changed by for"),
+        ("a=8\nfor ((a=0;a<3;a++)); do :; done\nrun x.y=$a", "a (changed by ((...))"),
+        ("a=8\nfor i in 1 2; do run x.y=$a; a=9; done", "in a loop"),
+        ("a=8\ngo() { run x.y=$a; }\na=9\ngo", "around a function"),
+        ("go() { a=9; }\na=8\ngo\nrun x.y=$a", "the function go"),
+        ("function go { a=9; }\na=8\ngo\nrun x.y=$a", "the function go"),
+        ("a=8\na=9 | cat\nrun x.y=$a", "condition"),
+        ("a=8\na=9 &\nrun x.y=$a", "condition"),
+        ("a=8\n[ -z $q ] &&\n a=9\nrun x.y=$a", "condition"),
+        ("a=8\nlocal a=9\nrun x.y=$a", "local outside a function"),
+        ("declare -i a\na=2*4\nrun x.y=$a", "declared with -i"),
+        ("declare -n a=b\nb=3\na=4\nrun x.y=$b", "declared with -n"),
+        ("readonly a=3\na=4\nrun x.y=$a", "readonly"),
+        ("a=1\na=2 b=$a\nrun x.y=$b", "a (set on the same line)"),
+        ("a='1 2'\nrun x.y=$a", "no quotes"),
+        ("a=8\neval run x.y='$a'", "what eval makes of it"),
     ],
 )
 def test_what_the_shell_reader_does_not_guess(text: str, name: str) -> None:
@@ -525,6 +582,33 @@ def test_what_the_shell_reader_does_not_guess(text: str, name: str) -> None:
     value = shell(text)["x.y"]
     assert isinstance(value, Unresolved)
     assert name in " ".join(value.names)
+
+
+def test_two_trainings_in_a_script(tmp_path: Path) -> None:
+    """The last is taken, and what was not read is said with its line; so is what may have held more keys."""
+    one, two = " ".join(VERL), " ".join([*VERL, f"{ROLLOUT}n=4"])
+    run = "python3 -m verl.trainer.main_ppo"
+    text = f"# first\n{run} {one} trainer.test_freq=5\nread x\nsource env.sh\n{run} \\\n {two} $MORE 2>&1 | tee a.b=1\n"
+    translation = verl(write(tmp_path, "run.sh", text), base=[])
+    assert translation.recipe["sampling"]["responses_per_prompt"] == 4
+    assert not [row for rows in translation.buckets.values() for row in rows if row["key"] == "trainer.test_freq"]
+    notes = [note.partition("run.sh: ")[2] for note in translation.notes]
+    assert "2 training commands: the last, of line 5, is taken; not read: line 2" in notes
+    assert "line 7: words of another command (tee) were not read" not in notes
+    assert "line 6: words of another command (tee) were not read" in notes
+    assert any(note.startswith("line 4: source may set any variable; those set before it") for note in notes)
+    assert any(note.startswith("line 5: the word $MORE can't be told (MORE)") for note in notes)
+    only = write(tmp_path, "echo.sh", f"echo {one}")
+    assert "no key=value word of a command" in refusal(translate_verl, only)
+
+
+def test_a_changed_variable_is_refused_by_name(tmp_path: Path) -> None:
+    """The key, the variable and the line; a word after the file mends it."""
+    words = " ".join(word for word in VERL if "train_batch" not in word)
+    file = write(tmp_path, "run.sh", f"x=8\nlet x=64\nrun {words} data.train_batch_size=$x")
+    message = refusal(translate_verl, file)
+    assert "data.train_batch_size = $x: x (changed by let on line 2) can't be told" in message
+    assert verl(file, "data.train_batch_size=64", base=[]).recipe["sampling"]["prompts_per_step"] == 64
 
 
 def test_no_script_runs(tmp_path: Path) -> None:
@@ -549,6 +633,17 @@ def test_half_a_script_is_no_fault_of_ours(text: str) -> None:
     """Unclosed quotes and brackets end with the text."""
     for whole in (text, f"run x.y={text}", f"{text}\nrun x.y=1"):
         read_script(whole)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a=1 ", "run a.b=1\n", "run \\\na.b=1\n", "for i in 1; do run a.b=$i; done\n", "f() { a=1; }\n", "((a++))\n"],
+)
+def test_a_long_script_takes_no_long_time(text: str) -> None:
+    """Time grows with the length alone."""
+    begun = time.perf_counter()
+    read_script(text * (60_000 // len(text)))
+    assert time.perf_counter() - begun < 10
 
 
 def test_arithmetic_is_bounded() -> None:
@@ -897,6 +992,55 @@ def test_command_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         code, out, err = run(capsys, *words)
         assert (code, out) == (2, "")
         assert wanted in err
+
+
+@pytest.mark.parametrize("old", ["file", "link"])
+def test_command_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str) -> None:
+    """A file that is there, or a link to nowhere: one line, exit code 2, nothing written."""
+    target = tmp_path / "mine.toml"
+    target.write_text("# a day's work") if old == "file" else target.symlink_to(tmp_path / "nowhere")
+    for words in (("--from-verl", *VERL), ("--from-trl", *TRL, "--json")):
+        code, out, err = run(capsys, *words, "-o", str(target))
+        assert (code, out, err) == (2, "", f"error: --output {target}: is there already; name another file\n")
+    assert [p.name for p in tmp_path.iterdir()] == ["mine.toml"]
+    assert old == "link" or target.read_text() == "# a day's work"
+
+
+def test_reward_files_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """verl and TRL read them from the working directory, a recipe from its own folder; data files stay as they are."""
+    monkeypatch.chdir(tmp_path)
+    for word, wanted in (
+        ("custom_reward_function.path=a/r.py", f"{tmp_path}/a/r.py:compute_score"),
+        ("custom_reward_function.path=/a/r.py", "/a/r.py:compute_score"),
+        ("custom_reward_function.path=file:///a/r.py", "/a/r.py:compute_score"),
+        ("custom_reward_function.path=pkg://a/b", "a.b:compute_score"),
+        ('reward.functions=["r.py:f"]', f"{tmp_path}/r.py:f"),
+    ):
+        translation = verl(word)
+        assert translation.recipe["reward"]["functions"] == [wanted]
+        assert translation.recipe["data"]["source"] == "d.parquet"
+        noted = any("read from the working directory as by verl" in note for note in translation.notes)
+        assert noted == (word == "custom_reward_function.path=a/r.py")
+    assert trl("reward_funcs=['a/r.py:f']").recipe["reward"]["functions"] == [f"{tmp_path}/a/r.py:f"]
+    assert trl('reward.functions=["r.py:f"]').recipe["reward"]["functions"] == [f"{tmp_path}/r.py:f"]
+
+
+def test_the_budget_of_devices_that_share_a_sequence(tmp_path: Path) -> None:
+    """verl multiplies it; with one device, or without a budget, there is nothing to say."""
+    budget, size = f"{ACTOR}ppo_max_token_len_per_gpu", "ulysses_sequence_parallel_size"
+    words = [f"{ACTOR}use_dynamic_bsz=True", f"{budget}=9000"]
+    for place in ("", "fsdp_config."):
+        translation = verl(*words, f"{ACTOR}{place}{size}=4")
+        where, how = bucket(translation, budget)
+        assert where == "different"
+        assert f"multiplies the budget by {size} = 4" in how
+        assert translation.recipe["train"]["tokens_per_microbatch"] == 9000
+        assert bucket(translation, f"{ACTOR}{place}{size}")[0] == "machine"
+    assert bucket(verl(*words, f"{ACTOR}{size}=1"), budget)[0] == "translated"
+    assert bucket(verl(*words[1:], f"{ACTOR}{size}=4"), budget)[0] == "machine"
+    assert "multiplies" in "\n".join(verl(words[0], f"{ACTOR}{size}=2").notes)
+    text = f"run {' '.join([*VERL, *words])} {ACTOR}{size}=$SP"
+    assert bucket(verl(write(tmp_path, "run.sh", text), base=[]), budget)[0] == "different"
 
 
 def test_keys_can_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

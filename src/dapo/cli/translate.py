@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -53,6 +54,8 @@ def translate(words: Sequence[str], system: str, output: str | None, as_json: bo
 
 
 def _write(path: Path, text: str) -> None:
+    if os.path.lexists(path):
+        raise ConfigError(f"--output {path}: is there already; name another file")
     try:
         write_text(path, text)
     except OSError as error:

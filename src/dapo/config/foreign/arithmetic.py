@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,6 +33,8 @@ def arithmetic(expression: str, variables: Mapping[str, Any], depth: int = 0) ->
     """
     if len(expression) > LONGEST or depth > DEEPEST:
         return "an expression that is too long"
+    if set("#_") & set(re.sub(r"[A-Za-z_]\w*", "", expression)):
+        return f"the expression {expression.strip()[:40]!r}"  # 2#101 and 1_000 mean other things in Python
     try:
         tree = ast.parse(" ".join(expression.split()), mode="eval")
         return _node(tree.body, variables, depth)

@@ -12,7 +12,8 @@ import yaml  # type: ignore[import-untyped]
 
 from dapo.config.foreign.python_file import read_python
 from dapo.config.foreign.report import Given, Unresolved, plain
-from dapo.config.foreign.shell import read_script, settings
+from dapo.config.foreign.shell import read_script
+from dapo.config.foreign.shell_runs import settings, training
 from dapo.config.load import all_keys, parse_override
 from dapo.errors import ConfigError
 
@@ -130,10 +131,10 @@ def _script(name: str, notes: list[str]) -> dict[str, Any]:
     if script.home:
         notes.append(f"{name}: {', '.join(sorted(script.home))} taken as this shell would, of this machine and folder")
     if script.conditional:
-        notes.append(f"{name}: has if, for, case or functions; words of every branch were read, the later winning")
-    if sum(1 for command in script.commands for word in command if WORD.fullmatch(word.text)) and any(
-        word.text in ("$@", "$*") for command in script.commands for word in command
-    ):
+        notes.append(f"{name}: has if, for, case or functions; which branch runs is not followed")
+    run, remarks = training(script)
+    notes += [f"{name}: {remark}" for remark in dict.fromkeys([*script.notes, *remarks])]
+    if run and any(word.text in ("$@", "$*") for word in run.words):
         notes.append(f"{name}: passes on its own arguments ($@); give them as words after the file")
     return found
 

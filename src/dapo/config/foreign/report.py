@@ -76,10 +76,10 @@ class Account:
         return key in self.given.values
 
     def value(self, key: str) -> Any:
-        """The given value, else the system's default. Raises ConfigError where it can't be told."""
+        """The given value, else the system's default. Raises Refused where it can't be told."""
         found = self.given.values.get(key, self.defaults.get(key))
         if isinstance(found, Unresolved):
-            raise ConfigError(
+            raise Refused(
                 f"{key} = {found.text}: {', '.join(found.names)} can't be told from what was read; add the word "
                 f"{key}=VALUE after it"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -212,6 +213,9 @@ def _function(account: Account, name: str, weight: Any) -> dict[str, Any] | None
         else:
             account.lacks("reward_funcs", f"{name}: trl grpo's penalty from 1024 to 1280 tokens; see reward.overlong")
         return None
+    file, _, named = name.rpartition(":")
+    if file.endswith(".py"):
+        return {"function": f"{os.path.abspath(os.path.expanduser(file))}:{named}", "weight": weight}
     module, dot, function = name.rpartition(".")
     if not dot or "/" in name:
         account.lacks("reward_funcs", f"{name}: dapo has no such function or reward model")

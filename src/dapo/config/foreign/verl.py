@@ -22,6 +22,7 @@ from dapo.config.foreign.verl_keys import (
     NEWER,
     OVERLONG,
     ROLLOUT,
+    ULYSSES,
 )
 from dapo.config.foreign.verl_loss import loss
 from dapo.config.foreign.verl_run import optimiser, schedule
@@ -184,6 +185,7 @@ def _sizes(account: Account) -> None:
     if account.flag(ACTOR + "use_dynamic_bsz"):
         key = ACTOR + "ppo_max_token_len_per_gpu"
         account.put("train.tokens_per_microbatch", account.count(key), key)
+        _ulysses(account, key)
     else:
         account.machine(ACTOR + "ppo_max_token_len_per_gpu")
     account.machine(ACTOR + "use_dynamic_bsz")
@@ -193,6 +195,20 @@ def _sizes(account: Account) -> None:
             account.differs(
                 key, "verl mixes responses of all prompts into each update; dapo's updates hold whole groups"
             )
+
+
+def _ulysses(account: Account, key: str) -> None:
+    """verl's budget is of all devices that share a sequence."""
+    values = [account.given.values.get(ACTOR + place + ULYSSES) for place in ("", "fsdp_config.")]
+    untold = [value for value in values if isinstance(value, Unresolved)]
+    sizes = [value for value in values if isinstance(value, (int, float)) and value > 1]
+    if sizes or untold:
+        size = f"{max(sizes):g}" if sizes else untold[0].text
+        account.differs(
+            key,
+            f"verl multiplies the budget by {ULYSSES} = {size} and cuts each sequence over as many devices; dapo's "
+            "tokens_per_microbatch is the budget of one GPU, and none shares a sequence",
+        )
 
 
 def _filter(account: Account) -> None:
@@ -225,10 +241,12 @@ def _reward(account: Account) -> None:
     path, manager = account.text("custom_reward_function.path"), account.text("reward_model.reward_manager")
     account.same("custom_reward_function.path", "custom_reward_function.name", "reward_model.reward_manager")
     if path:
-        function = f"{path}:{account.text('custom_reward_function.name')}"
+        function = f"{_code(path)}:{account.text('custom_reward_function.name')}"
         account.put("reward.functions", [function], "custom_reward_function.path")
-        if not os.path.isabs(path):
-            account.notes.append(f"reward.functions: {path} is looked for in the folder of the recipe")
+        if not path.startswith(("/", "pkg://", "file:///")):
+            account.notes.append(
+                f"reward.functions: {path} is {_code(path)}, read from the working directory as by verl"
+            )
     else:
         account.differs(
             "reward_model.reward_manager",
@@ -256,6 +274,13 @@ def _reward(account: Account) -> None:
     account.same("reward_model.enable")
     if account.flag("reward_model.enable"):
         account.lacks("reward_model.enable", "a reward model; dapo grades answers, or calls reward.functions")
+
+
+def _code(path: str) -> str:
+    """Where verl finds a reward function: a file from the working directory, or pkg://MODULE as a module's name."""
+    if path.startswith("pkg://"):
+        return path.removeprefix("pkg://").replace("/", ".")
+    return os.path.abspath(os.path.expanduser(path.removeprefix("file://")))
 
 
 def _rollout(account: Account) -> None:

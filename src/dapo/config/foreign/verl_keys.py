@@ -11,6 +11,7 @@ from typing import Any
 ACTOR, ROLLOUT, MODEL = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout.", "actor_rollout_ref.model."
 FILTER, OVERLONG = "algorithm.filter_groups.", "reward_model.overlong_buffer."
 CORRECTION = "algorithm.rollout_correction."
+ULYSSES = "ulysses_sequence_parallel_size"
 
 DEFAULTS: dict[str, Any] = {
     "data.train_files": "~/data/rlhf/gsm8k/train.parquet",
