@@ -232,4 +232,4 @@ def test_every_shipped_recipe_takes_two_steps(name: str, tmp_path: Path) -> None
     collected = parts.collector  # its prompts come from the recipe's own template
     assert collected is not None
     text = parts.tests["holdout"][0].text
-    assert text.endswith(("<turn>", "?", "=\n")) or config.data.template == "raw"
+    assert text.endswith(("<turn>", "?", "<eos>")) or config.data.template == "raw"
