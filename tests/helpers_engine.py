@@ -113,8 +113,9 @@ def watch(policy: Any) -> list[Forward]:
     inner: Callable[..., Any] = policy.forward
 
     def forward(*args: Any, **kwargs: Any) -> Any:
-        rows, tokens = kwargs["input_ids"].shape
-        log.append(Forward(isinstance(kwargs["past_key_values"], SlotCache), rows, tokens))
+        if kwargs["use_cache"]:  # not the engine's comparison of its packed layers at the start
+            rows, tokens = kwargs["input_ids"].shape
+            log.append(Forward(isinstance(kwargs["past_key_values"], SlotCache), rows, tokens))
         return inner(*args, **kwargs)
 
     policy.forward = forward

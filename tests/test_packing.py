@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dapo.learner.lane_attention import Layout
 from dapo.learner.packing import Lane, MicroBatch, Packing, build, cut, lane_width, microbatches, plan_lanes
 from dapo.types import Batch
 from helpers_learner import NO_TOKEN, SHAPE, Gradients, Row, batch_of, distance, rows_of, torch_learner, with_old
@@ -35,28 +36,41 @@ def width_of(rows: Sequence[Row]) -> int:
 
 def check_micro(micro: MicroBatch, rows: Sequence[Row], batch: Batch) -> set[tuple[int, int]]:
     """Each token's query sees exactly its prefix, in order; returns the (row, column) it predicts."""
-    lanes, width = micro.token_ids_nW.shape
     assert int(micro.token_ids_nW.max()) < NO_TOKEN, "padding of the batch was read"
     predicted = set()
     for n in range(len(micro.target_N)):
-        lane, source = int(micro.lane_N[n]), int(micro.source_N[n])
+        place, source = int(micro.input_N[n]), int(micro.source_N[n])
         row, column = int(micro.row_N[n]), int(micro.column_N[n])
         sequence = rows[row].prompt + rows[row].response
         assert column >= len(rows[row].prompt)
         assert int(micro.target_N[n]) == sequence[column]
-        if micro.mask is None:
-            visible = list(range(source + 1))
-        else:
-            assert micro.mask.shape == (lanes, 1, width, width)
-            visible = torch.nonzero(micro.mask[lane, 0, source]).flatten().tolist()
-        assert micro.position_ids_nW[lane, visible].tolist() == list(range(column))
-        assert micro.token_ids_nW[lane, visible].tolist() == list(sequence[:column])
+        visible = list(range(source + 1)) if micro.layout is None else sees(micro.layout, source)
+        assert micro.position_ids_nW[place, visible].tolist() == list(range(column))
+        assert micro.token_ids_nW[place, visible].tolist() == list(sequence[:column])
         assert (row, column) not in predicted
         predicted.add((row, column))
-    if micro.mask is not None:
-        assert micro.mask.any(dim=-1).all(), "an empty row of the softmax gives NaN"
-        assert not micro.mask.tril().logical_xor(micro.mask).any(), "a token sees a later one"
+    if micro.layout is not None:
+        assert micro.token_ids_nW.shape == (1, len(micro.layout.result_N)), "padding in the row"
+        masks = [part.mask_R1LC for part in micro.layout.parts if part.mask_R1LC is not None]
+        assert all(mask.any(dim=-1).all() for mask in masks), "an empty row of the softmax gives NaN"
     return predicted
+
+
+def sees(layout: Layout, token: int) -> list[int]:
+    """Places that a token of the row attends to, read off the part its result comes from."""
+    index = int(layout.result_N[token])
+    for part in layout.parts:
+        rows, longest = part.places_RL.shape
+        if index < rows * longest:
+            run, step = divmod(index, longest)
+            own = part.places_RL[run].tolist()
+            assert own[step] == token
+            if part.mask_R1LC is None or part.prefix_nP is None or part.owner_R is None:
+                return own[: step + 1]
+            both = [*part.prefix_nP[part.owner_R[run]].tolist(), *own]
+            return [place for place, seen in zip(both, part.mask_R1LC[run, 0, step], strict=True) if seen]
+        index -= rows * longest
+    raise AssertionError("no part holds this token")
 
 
 @checked
@@ -91,7 +105,7 @@ def test_cut_holds_every_row_once_within_the_budget(
     widths = []
     for lanes in micros:
         wide = [width_of([rows[b] for b in lane]) for lane in lanes]
-        assert len(lanes) == 1 or len(lanes) * max(wide) <= budget
+        assert len(lanes) == 1 or (sum(wide) if packing == "shared_prompt" else len(lanes) * max(wide)) <= budget
         assert all(len(lane) == 1 or w <= budget for lane, w in zip(lanes, wide, strict=True))
         assert all(len({rows[b].draw for b in lane}) == 1 for lane in lanes)
         assert packing == "shared_prompt" or all(len(lane) == 1 for lane in lanes)
@@ -129,26 +143,23 @@ def test_golden_layout() -> None:
     rows = [Row(draw=0, prompt=(7, 8), response=(9, 10)), Row(draw=0, prompt=(7, 8), response=(11,))]
     batch = batch_of(rows)
     assert lane_width(batch, (0, 1)) == 5
-    micro = build(batch, [(0, 1)])
+    micro = build(batch, [(0, 1)], "shared_prompt")
     assert micro.token_ids_nW.tolist() == [[7, 8, 9, 10, 11]]
     assert micro.position_ids_nW.tolist() == [[0, 1, 2, 3, 2]]  # both responses start at position 2
     assert micro.source_N.tolist() == [1, 2, 1]  # 9 and 11 are predicted at the prompt's last token
-    assert (micro.lane_N.tolist(), micro.row_N.tolist()) == ([0, 0, 0], [0, 0, 1])
+    assert (micro.input_N.tolist(), micro.row_N.tolist()) == ([0, 0, 0], [0, 0, 1])
     assert (micro.column_N.tolist(), micro.target_N.tolist()) == ([2, 3, 2], [9, 10, 11])
-    assert micro.mask is not None
-    assert micro.mask[0, 0].int().tolist() == [
-        [1, 0, 0, 0, 0],
-        [1, 1, 0, 0, 0],
-        [1, 1, 1, 0, 0],
-        [1, 1, 1, 1, 0],
-        [1, 1, 0, 0, 1],  # 11 sees the prompt and itself, not 9 and 10
-    ]
+    assert micro.layout is not None
+    # 11 sees the prompt and itself, not 9 and 10.
+    assert [sees(micro.layout, token) for token in range(5)] == [[0], [0, 1], [0, 1, 2], [0, 1, 2, 3], [0, 1, 4]]
 
 
 def test_golden_cut() -> None:
-    """Widths 9, 5, 4, 7 and a budget of 14: 9 | 7 5 | 4, since 2 x 9 > 14 and 3 x 7 > 14; ties keep order."""
+    """Widths 9, 5, 4, 7, a budget of 14: 9 | 7 5 | 4, since padded 2 x 9 > 14 and 3 x 7 > 14; ties keep order."""
     batch = batch_of(rows_of([(4, (5, 1, 0, 3))]))
     assert cut(batch, range(4), "padded", 14) == [[(0,)], [(3,), (1,)], [(2,)]]
+    apart = batch_of(rows_of([(4, (5,)), (4, (1,)), (4, (0,)), (4, (3,))]))
+    assert cut(apart, range(4), "shared_prompt", 16) == [[(0,), (3,)], [(1,), (2,)]]  # 9 + 7, then 5 + 4: no padding
     equal = batch_of(rows_of([(2, (1, 1, 1))]))
     assert cut(equal, [2, 0, 1], "padded", 6) == [[(2,), (0,)], [(1,)]]
 

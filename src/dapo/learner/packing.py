@@ -1,11 +1,14 @@
-"""How rows are laid out for the model: lanes, micro-batches, masks, and the one shift.
+"""How rows are laid out for the model: lanes, micro-batches, and the one shift.
 
-A lane is one sequence of the forward pass: a prompt followed by one response (the padded form)
-or by several responses of that prompt, each of which sees the prompt and itself alone. So a
-prompt is computed once for its group, and the gradient is that of the repeated form.
+A lane is a prompt followed by one response or by several of that prompt, each of which sees the
+prompt and itself alone. So a prompt is computed once for its group, and the gradient is that of
+the repeated form. Two forms:
 
-Legend: B rows of the batch, T their width, N response tokens of a micro-batch, n lanes, W width
-of a lane.
+padded          a row of the input for each response, padded to the longest: the plain form
+shared_prompt   lanes of many responses, one behind the other in a single row, without padding
+
+Legend: B rows of the batch, T their width, N response tokens of a micro-batch, n rows of the
+input, W their width.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from dapo.learner.lane_attention import Layout, Run, lay_out
 from dapo.types import Batch
 
 Packing = Literal["shared_prompt", "padded"]
@@ -28,8 +32,9 @@ Lane = tuple[int, ...]  # rows of one lane; all of one draw
 class MicroBatch:
     """Inputs of one forward pass and where its results belong.
 
-    token_ids_nW, position_ids_nW: i64. mask: bool [n, 1, W, W], or None for plain causal.
-    lane_N, source_N: where in (n, W) each response token is PREDICTED: one place before it
+    token_ids_nW, position_ids_nW: i64.
+    layout: who sees whom in the single row of the shared form; None for plain causal rows.
+    input_N, source_N: where in (n, W) each response token is PREDICTED: one place before it
         (its prompt's last place for a first token). This is the only shift in the project.
     row_N, column_N: the token's own entry in the batch's [B, T] tensors.
     target_N: i64, the tokens.
@@ -38,8 +43,8 @@ class MicroBatch:
 
     token_ids_nW: Tensor
     position_ids_nW: Tensor
-    mask: Tensor | None
-    lane_N: Tensor
+    layout: Layout | None
+    input_N: Tensor
     source_N: Tensor
     row_N: Tensor
     column_N: Tensor
@@ -80,55 +85,52 @@ def lane_width(batch: Batch, lane: Lane) -> int:
 
 
 def cut(batch: Batch, rows: Sequence[int], packing: Packing, budget: int) -> list[list[Lane]]:
-    """Micro-batches of lanes: longest first, so that padding is small; lanes * width <= budget.
+    """Micro-batches of lanes, longest first, of at most `budget` tokens (padding included).
 
     A lane over the budget gets a micro-batch of its own. Ties keep the batch's order.
     """
     lanes = plan_lanes(batch, rows, packing, budget)
     widths = {lane: lane_width(batch, lane) for lane in lanes}
     result: list[list[Lane]] = []
+    size = 0
     for lane in sorted(lanes, key=lambda lane: -widths[lane]):
-        if result and (len(result[-1]) + 1) * widths[result[-1][0]] <= budget:
+        added = widths[lane] if packing == "shared_prompt" or not result else widths[result[-1][0]]
+        if result and size + added <= budget:
             result[-1].append(lane)
+            size += added
         else:
             result.append([lane])
+            size = widths[lane]
     return result
 
 
-def build(batch: Batch, lanes: Sequence[Lane]) -> MicroBatch:
+def build(batch: Batch, lanes: Sequence[Lane], packing: Packing) -> MicroBatch:
     """The tensors of one micro-batch."""
-    width = max(lane_width(batch, lane) for lane in lanes)
-    token_ids = torch.zeros(len(lanes), width, dtype=torch.long)
-    positions = torch.arange(width).repeat(len(lanes), 1)
-    segment = torch.full((len(lanes), width), -1)
-    lane_index, source, row_index, column = [], [], [], []
-    for index, lane in enumerate(lanes):
-        prompt = int(batch.prompt_lengths[lane[0]])
-        token_ids[index, :prompt] = batch.token_ids[lane[0], :prompt]
-        segment[index, :prompt] = 0
-        place = prompt
-        for number, row in enumerate(lane, start=1):
-            count = int(batch.lengths[row]) - prompt
-            token_ids[index, place : place + count] = batch.token_ids[row, prompt : prompt + count]
-            positions[index, place : place + count] = torch.arange(prompt, prompt + count)
-            segment[index, place : place + count] = number
-            # Response token t stands at place + t and is predicted one place before it.
-            predicted_at = torch.arange(place - 1, place + count - 1)
-            if count:
-                predicted_at[0] = prompt - 1
-            source.append(predicted_at)
-            lane_index.append(torch.full((count,), index))
-            row_index.append(torch.full((count,), row))
-            column.append(torch.arange(prompt, prompt + count))
-            place += count
-    row_N, column_N = torch.cat(row_index), torch.cat(column)
-    shared = any(len(lane) > 1 for lane in lanes)
+    placed = list(_placed(batch, lanes, packing))
+    height, width = placed[-1].input + 1, max(run.start + run.count for run in placed)
+    token_ids = torch.zeros(height, width, dtype=torch.long)
+    positions = torch.arange(width).repeat(height, 1)
+    source, inputs, row_index, column = [], [], [], []
+    for run in placed:
+        own = torch.arange(run.column, run.column + run.count)
+        token_ids[run.input, run.start : run.start + run.count] = batch.token_ids[run.row, own]
+        positions[run.input, run.start : run.start + run.count] = own
+        if run.predicted_first is None or not run.count:
+            continue  # a prompt, or nothing
+        # Response token t stands at start + t and is predicted one place before it.
+        predicted_at = torch.arange(run.start - 1, run.start + run.count - 1)
+        predicted_at[0] = run.predicted_first
+        source.append(predicted_at)
+        inputs.append(torch.full((run.count,), run.input))
+        row_index.append(torch.full((run.count,), run.row))
+        column.append(own)
+    row_N, column_N = _joined(row_index), _joined(column)
     return MicroBatch(
         token_ids_nW=token_ids,
         position_ids_nW=positions,
-        mask=_mask(segment) if shared else None,
-        lane_N=torch.cat(lane_index),
-        source_N=torch.cat(source),
+        layout=lay_out(list(_runs(placed)), width) if packing == "shared_prompt" else None,
+        input_N=_joined(inputs),
+        source_N=_joined(source),
         row_N=row_N,
         column_N=column_N,
         target_N=batch.token_ids[row_N, column_N],
@@ -136,19 +138,55 @@ def build(batch: Batch, lanes: Sequence[Lane]) -> MicroBatch:
     )
 
 
-def _mask(segment_nW: Tensor) -> Tensor:
-    """bool [n, 1, W, W]: a token sees earlier tokens of its prompt and of its own response.
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """`count` tokens of a batch row from `column` on, laid out at (input, start).
 
-    Padding sees the prompt, so that no row of the softmax is empty; nothing sees padding.
+    predicted_first: of a response, where its first token is predicted: the end of its prompt.
     """
-    width = segment_nW.shape[1]
-    causal = torch.ones(width, width, dtype=torch.bool).tril()
-    key, query = segment_nW.unsqueeze(1), segment_nW.unsqueeze(2)
-    visible = causal & ((key == 0) | ((key == query) & (key >= 0)))
-    return visible.unsqueeze(1)
+
+    input: int
+    start: int
+    row: int
+    column: int
+    count: int
+    predicted_first: int | None = None
+
+
+def _placed(batch: Batch, lanes: Sequence[Lane], packing: Packing) -> Iterator[_Placed]:
+    """The prompt and the responses of each lane."""
+    place = 0
+    for index, lane in enumerate(lanes):
+        where = 0 if packing == "shared_prompt" else index
+        place = place if packing == "shared_prompt" else 0
+        prompt = int(batch.prompt_lengths[lane[0]])
+        yield _Placed(where, place, lane[0], 0, prompt)
+        place += prompt
+        last = place - 1
+        for row in lane:
+            count = int(batch.lengths[row]) - prompt
+            yield _Placed(where, place, row, prompt, count, last)
+            place += count
+
+
+def _runs(placed: Sequence[_Placed]) -> Iterator[Run]:
+    """What attends causally by itself: a prompt, or all of a lane of one response; and responses behind a prompt."""
+    prompts = [index for index, run in enumerate(placed) if run.predicted_first is None]
+    for begin, end in zip(prompts, [*prompts[1:], len(placed)], strict=True):
+        prompt, responses = placed[begin], placed[begin + 1 : end]
+        if len(responses) == 1:
+            yield Run(prompt.start, prompt.count + responses[0].count)
+            continue
+        yield Run(prompt.start, prompt.count)
+        for response in responses:
+            yield Run(response.start, response.count, (prompt.start, prompt.count))
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.long)
 
 
 def microbatches(batch: Batch, rows: Sequence[int], packing: Packing, budget: int) -> Iterator[MicroBatch]:
     """The micro-batches of these rows, built one at a time."""
     for lanes in cut(batch, rows, packing, budget):
-        yield build(batch, lanes)
+        yield build(batch, lanes, packing)

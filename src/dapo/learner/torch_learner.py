@@ -21,10 +21,11 @@ from dapo.algorithm import (
     importance_weights,
     kl_estimate,
     masked,
-    token_logprobs,
     weighted_loss,
 )
 from dapo.errors import ModelError
+from dapo.learner.lane_attention import ATTENTION, LaneMask, register
+from dapo.learner.logprobs import token_logprobs
 from dapo.learner.packing import MicroBatch, Packing, cut, microbatches
 from dapo.model.loading import SplitModel
 from dapo.neighbours import sequence_importance_weights
@@ -79,6 +80,10 @@ class TorchLearner:
         dtype: torch.dtype = torch.float32,
         reference: Any | None = None,
     ) -> None:
+        register()
+        for policy in (model, reference):
+            if policy is not None:
+                policy.set_attn_implementation(ATTENTION)
         self.model = model
         self._trained = self._choose_trained()
         self._split = SplitModel(model)
@@ -248,31 +253,27 @@ class TorchLearner:
             hidden = split.body(
                 input_ids=micro.token_ids_nW.to(device),
                 position_ids=micro.position_ids_nW.to(device),
-                attention_mask=None if micro.mask is None else micro.mask.to(device),
+                attention_mask=None if micro.layout is None else LaneMask.of(micro.layout, device),
                 use_cache=False,
             ).last_hidden_state
-            predictors = hidden[micro.lane_N.to(device), micro.source_N.to(device)]
+            predictors = hidden[micro.input_N.to(device), micro.source_N.to(device)]
             return self._token_logprobs(split, predictors, micro.target_N.to(device))
 
     def _token_logprobs(self, split: SplitModel, hidden_NH: Tensor, target_N: Tensor) -> tuple[Tensor, Tensor]:
-        """Chunk by chunk; with gradients each chunk's logits are made again in the backward pass."""
+        """Chunk by chunk; too many logits to keep are made again in the backward pass."""
+        if not len(target_N):
+            return hidden_NH.sum(-1).float(), hidden_NH.sum(-1).float()
+        temperature, size = self._settings.temperature, self._settings.logits_chunk_tokens
 
         def chunk(hidden: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-            wants_gradient = torch.is_grad_enabled() and self._settings.entropy_coef > 0
-            return token_logprobs(split.head(hidden), target, self._settings.temperature, wants_gradient)
+            return token_logprobs(split.head(hidden), target, temperature)
 
-        logprobs, entropies = [], []
-        size = self._settings.logits_chunk_tokens
-        for start in range(0, len(target_N), size):
-            hidden, target = hidden_NH[start : start + size], target_N[start : start + size]
-            if torch.is_grad_enabled():
-                result = checkpoint(chunk, hidden, target, use_reentrant=False)
-            else:
-                result = chunk(hidden, target)
-            logprobs.append(result[0])
-            entropies.append(result[1])
-        if not logprobs:
-            return hidden_NH.sum(-1).float(), hidden_NH.sum(-1).float()
+        again = torch.is_grad_enabled() and len(target_N) * split.vocabulary > KEPT_LOGITS
+        parts = [
+            checkpoint(chunk, hidden, target, use_reentrant=False) if again else chunk(hidden, target)
+            for hidden, target in zip(torch.split(hidden_NH, size), torch.split(target_N, size), strict=True)
+        ]
+        logprobs, entropies = zip(*parts, strict=True)
         return torch.cat(logprobs), torch.cat(entropies)
 
     def _loss(self, minibatch: Batch, micro: MicroBatch) -> tuple[Tensor, dict[str, float]]:
@@ -351,6 +352,7 @@ class TorchLearner:
         self._optimizer.step()
 
 
+KEPT_LOGITS = 2**28  # of a micro-batch, 1 GiB in float32: beyond it they are not kept for the backward pass
 REFERENCE = "reference/"  # in front of its weights' names in `state_dict`
 ADAPTERS = "lora/"  # likewise, of a learner that trains adapters
 

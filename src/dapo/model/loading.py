@@ -161,6 +161,12 @@ class SplitModel:
             raise ModelError(f"model: {config.model_type} has no separate body; it can't be trained in chunks")
         self._compare()
 
+    @property
+    def vocabulary(self) -> int:
+        """Logits of a position."""
+        weight: Tensor = self._embedding.weight  # type: ignore[assignment]
+        return len(weight)
+
     def head(self, hidden: Tensor) -> Tensor:
         """Logits of hidden states [..., H] -> [..., V]."""
         logits: Tensor = self._embedding(hidden) * self._scale if self._scale != 1.0 else self._embedding(hidden)

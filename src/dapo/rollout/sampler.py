@@ -6,7 +6,10 @@ Legend: R rows (responses being decoded), V vocabulary.
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+ROWS = 16  # at a time on a CPU: what the passes over a vocabulary write and read again stays in its cache
+BLOCK = 128  # tokens whose probabilities are summed together before one of them is looked for
 
 
 def sample(logits_RV: Tensor, uniform_R: Tensor, temperature_R: Tensor, top_p_R: Tensor) -> tuple[Tensor, Tensor]:
@@ -25,20 +28,45 @@ def sample(logits_RV: Tensor, uniform_R: Tensor, temperature_R: Tensor, top_p_R:
     Returns:
         (token ids i64 [R], log-probabilities f32 [R] under the distribution sampled from).
     """
+    rows = ROWS if logits_RV.device.type == "cpu" else max(1, len(logits_RV))
+    parts = zip(*(torch.split(tensor, rows) for tensor in (logits_RV, uniform_R, temperature_R, top_p_R)), strict=True)
+    tokens, logprobs = zip(*(_sample(*part) for part in parts), strict=True)
+    return torch.cat(tokens), torch.cat(logprobs)
+
+
+def _sample(logits_RV: Tensor, uniform_R: Tensor, temperature_R: Tensor, top_p_R: Tensor) -> tuple[Tensor, Tensor]:
     greedy_R = temperature_R == 0
-    scaled_RV = logits_RV.float() / torch.where(greedy_R, 1.0, temperature_R).unsqueeze(1)
-    shifted_RV = scaled_RV - scaled_RV.amax(dim=1, keepdim=True)
-    mass_RV = torch.exp(shifted_RV)
+    scaled_RV = logits_RV.float()
+    if bool(((temperature_R != 1) & ~greedy_R).any()):
+        scaled_RV = scaled_RV / torch.where(greedy_R, 1.0, temperature_R).unsqueeze(1)
+    largest_R1 = scaled_RV.amax(dim=1, keepdim=True)
+    mass_RV = (scaled_RV - largest_R1).exp_()
     if bool((top_p_R < 1).any()):
         mass_RV = _nucleus(mass_RV, torch.where(greedy_R, 1.0, top_p_R))
-    cdf_RV = torch.cumsum(mass_RV, dim=1, dtype=torch.float64)
-    total_R1 = cdf_RV[:, -1:]
-    tokens_R = torch.searchsorted(cdf_RV, uniform_R.unsqueeze(1) * total_R1, right=True).squeeze(1)
-    tokens_R = tokens_R.clamp_max(logits_RV.shape[1] - 1)
+    tokens_R, total_R = _invert_cdf(mass_RV, uniform_R)
     if bool(greedy_R.any()):
         tokens_R = torch.where(greedy_R, scaled_RV.argmax(dim=1), tokens_R)
-    chosen_R = shifted_RV.gather(1, tokens_R.unsqueeze(1)).squeeze(1)
-    return tokens_R, (chosen_R.double() - total_R1.squeeze(1).log()).float()
+    chosen_R1 = scaled_RV.gather(1, tokens_R.unsqueeze(1)) - largest_R1
+    return tokens_R, (chosen_R1.squeeze(1).double() - total_R.log()).float()
+
+
+def _invert_cdf(mass_RV: Tensor, uniform_R: Tensor) -> tuple[Tensor, Tensor]:
+    """(the first v with cumsum(mass)[v] > u * total, total f64 [R]), summed in float64.
+
+    In two stages, so that the vocabulary is read once: sums of blocks of BLOCK tokens, then the
+    running sum inside the one block where u falls.
+    """
+    rows, size = mass_RV.shape
+    blocks = -(-size // BLOCK)
+    padded_RNB = nn.functional.pad(mass_RV, (0, blocks * BLOCK - size)).view(rows, blocks, BLOCK)
+    ends_RN = torch.cumsum(padded_RNB.sum(dim=2, dtype=torch.float64), dim=1)
+    wanted_R1 = uniform_R.unsqueeze(1) * ends_RN[:, -1:]
+    block_R1 = torch.searchsorted(ends_RN, wanted_R1, right=True).clamp_max(blocks - 1)
+    before_R1 = torch.where(block_R1 > 0, ends_RN.gather(1, (block_R1 - 1).clamp_min(0)), 0.0)
+    inside_RB = padded_RNB[torch.arange(rows, device=mass_RV.device), block_R1.squeeze(1)]
+    cdf_RB = before_R1 + torch.cumsum(inside_RB, dim=1, dtype=torch.float64)
+    tokens_R1 = block_R1 * BLOCK + torch.searchsorted(cdf_RB, wanted_R1, right=True).clamp_max(BLOCK - 1)
+    return tokens_R1.squeeze(1).clamp_max(size - 1), ends_RN[:, -1]
 
 
 def _nucleus(mass_RV: Tensor, top_p_R: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ from dapo.errors import EngineError
 from dapo.rng import Purpose, uniform
 from dapo.rollout.sampler import sample
 from dapo.rollout.slot_cache import ATTENTION, SlotCache, register
+from dapo.rollout.weights import EngineWeights
 from dapo.types import Finish, FinishedDraw, Prompt, Response, SamplingParams
 
 ROW_BLOCK = 8  # rows per step are a multiple of this
@@ -105,7 +106,8 @@ class TorchEngine:
         self._slots = slots
         self._max_tokens = max_tokens
         parameter = next(model.parameters())
-        self._device = parameter.device
+        self._device, self._dtype = parameter.device, parameter.dtype
+        self._weights = EngineWeights(model)
         positions = -(-max_tokens // READ_BLOCK) * READ_BLOCK
         self._cache = SlotCache(model.config, self._capacity, positions, parameter.dtype, self._device)
         self._draws: dict[int, _Draw] = {}
@@ -163,25 +165,13 @@ class TorchEngine:
             self._draws.pop(number, None)
         return lost
 
-    @torch.no_grad()
     def load_weights(self, version: int, tensors: Iterable[tuple[str, Tensor]]) -> None:
         """Copies every weight in place. Responses in flight keep their cache and go on.
 
         Prompts that wait for slots are prefilled again: the first token of a response comes from
         its prefill, and must belong to the version it carries.
         """
-        own = dict(self._model.named_parameters())
-        missing = set(own)
-        for name, tensor in tensors:
-            if name not in own:
-                raise EngineError(f"load_weights: unknown weight {name}")
-            if own[name].shape != tensor.shape:
-                shapes = f"{tuple(tensor.shape)}, not {tuple(own[name].shape)}"
-                raise EngineError(f"load_weights: {name} has shape {shapes}")
-            own[name].copy_(tensor)
-            missing.discard(name)
-        if missing:
-            raise EngineError(f"load_weights: {len(missing)} weights missing, the first: {min(missing)}")
+        self._weights.load(tensors)
         for owner, _ in self._waiting:
             owner.prefilled = None
         self.version = version
@@ -232,12 +222,13 @@ class TorchEngine:
             positions[slot], latest[slot] = row.position, row.tokens[-1]
         filled = -(-(int(positions.max()) + 1) // READ_BLOCK) * READ_BLOCK
         positions = positions.to(self._device)
-        visible = torch.arange(filled, device=self._device).unsqueeze(0) <= positions.unsqueeze(1)
+        beyond = torch.arange(filled, device=self._device).unsqueeze(0) > positions.unsqueeze(1)
+        mask = torch.zeros(beyond.shape, dtype=self._dtype, device=self._device).masked_fill_(beyond, float("-inf"))
         self._cache.begin_step(positions, filled)
         output = self._model(
             input_ids=latest.to(self._device).unsqueeze(1),
             position_ids=positions.unsqueeze(1),
-            attention_mask=visible[:, None, None, :],
+            attention_mask=mask[:, None, None, :],
             past_key_values=self._cache,
             use_cache=True,
         )

@@ -1,0 +1,80 @@
+"""Log-probabilities and entropies over a vocabulary with few passes over the logits.
+
+The plain form is `algorithm.token_logprobs`; the tests hold this one to it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def token_logprobs(logits_NV: Tensor, token_ids_N: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """See `algorithm.token_logprobs`; both results carry a gradient. Give it logits of its own (see TokenLogprobs)."""
+    result: tuple[Tensor, Tensor] = TokenLogprobs.apply(logits_NV, token_ids_N, temperature)  # type: ignore[no-untyped-call]
+    return result
+
+
+class TokenLogprobs(torch.autograd.Function):
+    """(logprobs_N, entropy_N), float32, of logits_NV at temperature T; see `algorithm.token_logprobs`.
+
+    Backward, with p = softmax(z / T), g and h the gradients of log-prob and entropy H:
+
+        dz_v = (g (1[v = y] - p_v) - h p_v (log p_v + H)) / T
+
+    The gradient is written over the logits, so backward can be run once, and the logits must not
+    be used by anything else.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits_NV: Tensor, token_ids_N: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+        """One pass for the largest, one for exp and its sums."""
+        scaled_NV = logits_NV.float()
+        if temperature != 1.0:
+            scaled_NV = scaled_NV.div_(temperature) if scaled_NV is not logits_NV else scaled_NV / temperature
+        log_z_N = torch.empty(len(scaled_NV), dtype=torch.float32, device=scaled_NV.device)
+        entropy_N = torch.empty_like(log_z_N)
+        for start in range(0, len(scaled_NV), ROWS):
+            part = slice(start, start + ROWS)
+            log_z_N[part], entropy_N[part] = _normaliser_and_entropy(scaled_NV[part])
+        chosen_N = scaled_NV.gather(-1, token_ids_N.unsqueeze(-1)).squeeze(-1)
+        ctx.save_for_backward(scaled_NV, token_ids_N, log_z_N, entropy_N)
+        ctx.temperature, ctx.dtype = temperature, logits_NV.dtype
+        return chosen_N - log_z_N, entropy_N
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        """See the class."""
+        scaled_NV, token_ids_N, log_z_N, entropy_N = ctx.saved_tensors
+        of_logprob_N, of_entropy_N = gradients
+        with_entropy = bool(of_entropy_N.any())
+        for start in range(0, len(scaled_NV), ROWS):
+            part = slice(start, start + ROWS)
+            log_p = scaled_NV[part].sub_(log_z_N[part].unsqueeze(1))
+            weight = -of_logprob_N[part].unsqueeze(1)
+            if with_entropy:
+                finite = log_p.clamp_min(LEAST)
+                weight = weight - of_entropy_N[part].unsqueeze(1) * (finite + entropy_N[part].unsqueeze(1))
+            log_p.exp_().mul_(weight)
+        scaled_NV.scatter_add_(1, token_ids_N.unsqueeze(1), of_logprob_N.unsqueeze(1))
+        if ctx.temperature != 1.0:
+            scaled_NV.div_(ctx.temperature)
+        return scaled_NV.to(ctx.dtype), None, None
+
+
+LEAST = -1e4  # a log-probability whose exp is 0 in float32; keeps 0 * log 0 finite
+ROWS = 16  # at a time: what one pass writes is still in the cache for the next
+
+
+def _normaliser_and_entropy(scaled_RV: Tensor) -> tuple[Tensor, Tensor]:
+    """log Z = m + log s,  H = log s - sum_v e_v (z_v - m) / s,  with e_v = exp(z_v - m), s their sum."""
+    largest_R1 = scaled_RV.amax(dim=1, keepdim=True)
+    shifted_RV = scaled_RV - largest_R1
+    exp_RV = shifted_RV.exp()
+    total_R = exp_RV.sum(dim=1)
+    finite_RV = shifted_RV.clamp_min_(LEAST)
+    weighted_R = exp_RV.mul_(finite_RV).sum(dim=1)
+    log_total_R = total_R.log()
+    return largest_R1.squeeze(1) + log_total_R, log_total_R - weighted_R / total_R
