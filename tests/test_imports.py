@@ -27,7 +27,7 @@ NAMES = [str(path.relative_to(ROOT)) for path in FILES]
 LAYERS: list[set[str]] = [
     {"recipes"},  # data files alone
     {"errors"},
-    {"files", "printable"},  # writing and hashing of files; knows nothing of dapo
+    {"files", "printable", "spans"},  # writing and hashing of files; knows nothing of dapo
     {"rng", "difficulty"},
     {"types"},
     {"config"},

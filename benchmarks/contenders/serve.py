@@ -62,12 +62,13 @@ def peak_gb() -> float:
 
 def serve(ready: dict[str, Any], play: Callable[[], dict[str, Any]]) -> None:
     """Says that it is ready, then plays one round for each line "go", until stdin ends."""
-    _print({"ready": ready})
+    say({"ready": ready})
     for line in sys.stdin:
         if line.strip() == "go":
-            _print({**play(), "peak_gb": peak_gb()})
+            say({**play(), "peak_gb": peak_gb()})
 
 
-def _print(values: dict[str, Any]) -> None:
+def say(values: dict[str, Any]) -> None:
+    """One line for the parent process."""
     _lines.write(json.dumps(values) + "\n")
     _lines.flush()

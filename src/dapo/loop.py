@@ -39,6 +39,7 @@ from dapo.run.signals import StopRequest
 from dapo.run.trackers import Trackers
 from dapo.run.view import View
 from dapo.sampling import Collector, check_filled
+from dapo.spans import span
 from dapo.types import Batch, Group, Pending, StepReport, TrainState
 
 
@@ -75,11 +76,11 @@ def train(parts: Parts, state: TrainState, on_step: Callable[[StepReport], None]
         while state.step < config.train.num_steps:
             saver.check()
             if state.pending is None:
-                with saved_on_error(parts, state):
+                with saved_on_error(parts, state), span("sampling"):
                     state = sample(parts, state, stop)
             while state.pending is not None and state.pending.minibatches:
                 leave_if_asked(parts, state, stop)
-                with saved_on_error(parts, state):
+                with saved_on_error(parts, state), span("update"):
                     state = update(parts, state)
                 stop_if_diverged(parts, state)
             with saved_on_error(parts, state):
@@ -87,7 +88,8 @@ def train(parts: Parts, state: TrainState, on_step: Callable[[StepReport], None]
                 report(parts, after, metrics, on_step)
             state = after
             if _due(state.step, config.checkpoint.every, config.train.num_steps):
-                saver.save(state, learning_rate(state.step, config))
+                with span("saving"):
+                    saver.save(state, learning_rate(state.step, config))
             if state.step < config.train.num_steps:
                 leave_if_asked(parts, state, stop)
         saver.wait(final=True)
@@ -122,13 +124,15 @@ def sample(parts: Parts, state: TrainState, stop: StopRequest) -> TrainState:
     if config.reward.normalisation == "running":
         sums |= {name: state.totals.get(name, 0.0) + value for name, value in reward_moments(collected.kept).items()}
     batch_start = time.perf_counter()
-    batch, mismatch = with_policies(make_batch(collected.kept, parts.eos_ids, config), collected.kept, parts, state)
-    batch = with_advantages(batch, collected.kept, config, sums)
-    left = tuple(minibatches(batch, config, parts.learner.cut))
+    with span("batch"):
+        batch, mismatch = with_policies(make_batch(collected.kept, parts.eos_ids, config), collected.kept, parts, state)
+        batch = with_advantages(batch, collected.kept, config, sums)
+        left = tuple(minibatches(batch, config, parts.learner.cut))
     write_start = time.perf_counter()
     if _due(step, config.log.rollouts_every, 0):
         try:
-            parts.run.write_rollouts(step, (*collected.taken, *collected.surplus), collected.kept)
+            with span("writing"):
+                parts.run.write_rollouts(step, (*collected.taken, *collected.surplus), collected.kept)
         except SaveFailed as error:
             parts.saver.tolerate(error)
     metrics |= sums | batch_metrics(batch, mismatch) | kl_metrics(batch, config)
@@ -172,7 +176,8 @@ def finish(parts: Parts, state: TrainState, stop: StopRequest) -> tuple[TrainSta
     """Line 3 of the next step: the new policy goes to the engine. Evaluates it where that is due."""
     assert state.pending is not None
     step, start = state.step + 1, time.perf_counter()
-    parts.engine.load_weights(step, parts.learner.export_weights())
+    with span("sync"):
+        parts.engine.load_weights(step, parts.learner.export_weights())
     if parts.config.algorithm.kl.reset_every is not None and step % parts.config.algorithm.kl.reset_every == 0:
         parts.learner.reset_reference()
     metrics = {**state.pending.metrics, **update_metrics(state.pending)}
@@ -193,9 +198,10 @@ def report(
     parts: Parts, state: TrainState, metrics: dict[str, float], on_step: Callable[[StepReport], None] | None
 ) -> None:
     """A finished step, for everyone who listens. With the line of metrics.jsonl it is done."""
-    metrics["trackers/failures"] = float(parts.trackers.log(state.step, metrics))
-    parts.run.append_metrics(state.step, metrics)
-    parts.view.step(state.step, metrics)
+    with span("writing"):
+        metrics["trackers/failures"] = float(parts.trackers.log(state.step, metrics))
+        parts.run.append_metrics(state.step, metrics)
+        parts.view.step(state.step, metrics)
     if on_step is not None:
         on_step(StepReport(step=state.step, metrics=metrics))
 
@@ -297,7 +303,10 @@ def learning_rate(step: int, config: Config) -> float:
 def run_evaluation(parts: Parts, step: int, stop: StopRequest) -> Evaluation:
     """Evaluates the engine's policy on the evaluation sets and writes eval/. A signal gives it up."""
     parts.view.phase("evaluating")
-    result = evaluate(parts.engine, parts.grader, parts.tests, parts.config, step=step, stopped=lambda: stop.requested)
+    with span("evaluation"):
+        result = evaluate(
+            parts.engine, parts.grader, parts.tests, parts.config, step=step, stopped=lambda: stop.requested
+        )
     parts.run.write_json(f"eval/step_{step:06d}.json", {"step": step} | result.summary() | {"settings": parts.settings})
     parts.run.write_rows(step, result.rows, "eval")
     for line in result.lines():

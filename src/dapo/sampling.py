@@ -29,6 +29,7 @@ from dapo.errors import ConfigError, Interrupted, RewardError, SamplingExhausted
 from dapo.flight import Flight
 from dapo.grading import GroupGrader, permute_scores
 from dapo.rollout.base import RolloutEngine
+from dapo.spans import span
 from dapo.types import FinishedDraw, Group, Prompt, SamplingParams, TrainState, Verdict
 
 PromptSource = Callable[[int], Prompt | None]
@@ -236,7 +237,8 @@ class _Filling:
             if finished is None:
                 return
             start = time.perf_counter()
-            self._block.append(self._grader.group(finished, self._prompts[number]))
+            with span("grading"):
+                self._block.append(self._grader.group(finished, self._prompts[number]))
             self._grade_seconds += time.perf_counter() - start
             sampling = self._config.sampling
             if sampling.schedule == "streaming":

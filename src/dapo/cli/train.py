@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     help="With --resume: go on although this is not what the run began with. May be repeated.",
 )
 @click.option("--dry-run", is_flag=True, help="Check configuration and data, print the batch sizes, train nothing.")
+@click.option("--profile", is_flag=True, help="Write profile.jsonl, where each step's time went; print the sums.")
 @click.option("--json", "as_json", is_flag=True, help="Print the last metrics as JSON on stdout.")
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
 def train(
@@ -38,6 +39,7 @@ def train(
     resume: str | None,
     allow_changed: tuple[str, ...],
     dry_run: bool,
+    profile: bool,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -50,7 +52,7 @@ def train(
             raise ConfigError("--resume goes on in the run's own directory; leave --output-dir out")
         if dry_run:
             raise ConfigError("--dry-run checks a recipe and would train nothing; leave out --resume, or --dry-run")
-        _resume(resume, words, allow_changed, as_json, quiet)
+        _resume(resume, words, allow_changed, profile, as_json, quiet)
         return
     if allow_changed:
         raise ConfigError("--allow-changed is for --resume: a new run has nothing that could have changed")
@@ -70,13 +72,15 @@ def train(
     try:
         with view:
             parts = build.build(config, run, view)
-            _train(parts, TrainState())
+            _train(parts, TrainState(), profile)
         _finish(parts, as_json)
     finally:
         run.release()
 
 
-def _resume(name: str, words: tuple[str, ...], allowed: tuple[str, ...], as_json: bool, quiet: bool) -> None:
+def _resume(
+    name: str, words: tuple[str, ...], allowed: tuple[str, ...], profile: bool, as_json: bool, quiet: bool
+) -> None:
     overrides = overrides_only(words)
     from dapo import build
     from dapo.run import checkpoint
@@ -104,7 +108,7 @@ def _resume(name: str, words: tuple[str, ...], allowed: tuple[str, ...], as_json
                 parts, state = build.resume(run, config, found, view, allowed)
             except UserError as error:
                 raise type(error)(error.message + _elsewhere(run)) from error
-            _train(parts, state)
+            _train(parts, state, profile)
         _finish(parts, as_json)
     finally:
         run.release()
@@ -121,10 +125,23 @@ def _elsewhere(run: RunDirectory) -> str:
     return f" (the run was started in {directory}, which its relative paths are of)"
 
 
-def _train(parts: Parts, state: Any) -> None:
+def _train(parts: Parts, state: Any, profile: bool) -> None:
     from dapo.loop import train as run_loop
 
-    run_loop(parts, state)
+    if not profile:
+        run_loop(parts, state)
+        return
+    import torch
+
+    from dapo import spans
+    from dapo.run.profile import StepProfile
+
+    on_step = StepProfile(parts.run, spans.start(torch.cuda.synchronize if torch.cuda.is_available() else lambda: None))
+    try:
+        run_loop(parts, state, on_step)
+    finally:
+        spans.stop()
+        parts.view.show(on_step.table())
 
 
 def _dry_run(config: Config, as_json: bool) -> None:

@@ -29,6 +29,7 @@ from dapo.learner.logprobs import token_logprobs
 from dapo.learner.packing import MicroBatch, Packing, cut, microbatches
 from dapo.model.loading import SplitModel
 from dapo.neighbours import sequence_importance_weights
+from dapo.spans import span
 from dapo.types import Batch
 
 Objective = Callable[[ObjectiveInputs], Tensor]
@@ -123,7 +124,8 @@ class TorchLearner:
             raise ModelError("no reference policy was loaded; set algorithm.kl.place")
         result = torch.zeros(batch.token_ids.shape, dtype=torch.float32)
         for micro in self._microbatches(batch, range(batch.num_rows)):
-            logprobs_N, _ = self._forward(split, micro)
+            with span("log-probs"):
+                logprobs_N, _ = self._forward(split, micro)
             result[micro.row_N, micro.column_N] = logprobs_N.cpu()
         return result
 
@@ -155,17 +157,20 @@ class TorchLearner:
         totals: defaultdict[str, float] = defaultdict(float)
         rows = torch.nonzero(minibatch.loss_tokens > 0).flatten().tolist()
         for micro in self._microbatches(minibatch, rows):
-            loss, sums = self._loss(minibatch, micro)
-            loss.backward()  # type: ignore[no-untyped-call]
+            with span("forward"):
+                loss, sums = self._loss(minibatch, micro)
+            with span("backward"):
+                loss.backward()  # type: ignore[no-untyped-call]
             ratio_max = max(totals["ratio/max"], sums.pop("ratio/max"))
             for name, value in sums.items():
                 totals[name] += value
             totals["ratio/max"] = ratio_max
-        norm = self._gradient_norm() if rows else 0.0
-        finite = norm == norm and norm != float("inf")
-        if finite and rows:
-            self._step(norm, learning_rate)
-        self._optimizer.zero_grad(set_to_none=True)
+        with span("optimiser"):
+            norm = self._gradient_norm() if rows else 0.0
+            finite = norm == norm and norm != float("inf")
+            if finite and rows:
+                self._step(norm, learning_rate)
+            self._optimizer.zero_grad(set_to_none=True)
         totals.setdefault("loss/policy", 0.0)
         return _averages(totals, int(minibatch.loss_tokens.sum())) | {
             "grad/norm": norm,

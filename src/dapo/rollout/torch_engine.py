@@ -24,11 +24,12 @@ from dapo.rng import Purpose, uniform
 from dapo.rollout.sampler import sample
 from dapo.rollout.slot_cache import ATTENTION, SlotCache, register
 from dapo.rollout.weights import EngineWeights
+from dapo.spans import span
 from dapo.types import Finish, FinishedDraw, Prompt, Response, SamplingParams
 
 ROW_BLOCK = 8  # rows per step are a multiple of this
 POLL_SECONDS = 1.0  # after which poll comes back even with nothing finished
-READ_BLOCK = 32  # cache positions read are a multiple of this
+READ_BLOCK = 8  # cache positions read are a multiple of this
 
 
 @dataclass(slots=True)
@@ -140,6 +141,10 @@ class TorchEngine:
         """See RolloutEngine."""
         if not self._draws and not self._finished:
             raise EngineError("poll with nothing in flight would wait for ever")
+        with span("schedule"):
+            return self._poll()
+
+    def _poll(self) -> list[FinishedDraw]:
         until = time.monotonic() + POLL_SECONDS
         while not self._finished and time.monotonic() < until:
             while self._waiting and len(self._active) < self._slots:
@@ -209,7 +214,8 @@ class TorchEngine:
 
         ids = torch.as_tensor(prompt.token_ids, dtype=torch.long, device=self._device).unsqueeze(0)
         cache = DynamicCache()
-        output = self._model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        with span("prefill"):
+            output = self._model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
         return _Prefilled([(layer.keys, layer.values) for layer in cache.layers], output.logits[0, -1])
 
     def _step(self) -> None:
@@ -225,13 +231,14 @@ class TorchEngine:
         beyond = torch.arange(filled, device=self._device).unsqueeze(0) > positions.unsqueeze(1)
         mask = torch.zeros(beyond.shape, dtype=self._dtype, device=self._device).masked_fill_(beyond, float("-inf"))
         self._cache.begin_step(positions, filled)
-        output = self._model(
-            input_ids=latest.to(self._device).unsqueeze(1),
-            position_ids=positions.unsqueeze(1),
-            attention_mask=mask[:, None, None, :],
-            past_key_values=self._cache,
-            use_cache=True,
-        )
+        with span("decode"):
+            output = self._model(
+                input_ids=latest.to(self._device).unsqueeze(1),
+                position_ids=positions.unsqueeze(1),
+                attention_mask=mask[:, None, None, :],
+                past_key_values=self._cache,
+                use_cache=True,
+            )
         self._take_tokens(0, output.logits[:occupied, -1])
 
     def _take_tokens(self, first: int, logits_RV: Tensor) -> None:
@@ -247,12 +254,13 @@ class TorchEngine:
         )
         # The CDF is summed in float64, which MPS does not have.
         device = torch.device("cpu") if self._device.type == "mps" else self._device
-        tokens_R, logprobs_R = sample(
-            logits_RV.to(device),
-            torch.as_tensor(u, device=device),
-            torch.tensor([p.temperature for p in params], device=device),
-            torch.tensor([p.top_p for p in params], device=device),
-        )
+        with span("choose"):
+            tokens_R, logprobs_R = sample(
+                logits_RV.to(device),
+                torch.as_tensor(u, device=device),
+                torch.tensor([p.temperature for p in params], device=device),
+                torch.tensor([p.top_p for p in params], device=device),
+            )
         for row, token, logprob in zip(rows, tokens_R.tolist(), logprobs_R.tolist(), strict=True):
             row.tokens.append(token)
             row.logprobs.append(logprob)

@@ -78,6 +78,10 @@ class View:
         """One line that stays."""
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
+    def show(self, table: Table) -> None:
+        """A table that stays."""
+        self.console.print(table)
+
     def phase(self, name: str) -> None:
         """What is going on now (shown in a terminal only)."""
         self._phase = name
