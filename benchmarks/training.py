@@ -54,7 +54,7 @@ def spec(prompt: int, shortest: int, longest: int, threads: int) -> dict[str, An
         "learning_rate": 1e-6,
         "responses_per_prompt": GROUP,
         "rows": rows,
-        "microbatch": [4, 16],
+        "microbatch": 16,  # rows; TRL is slower with 4
     }
 
 
@@ -82,7 +82,7 @@ def main() -> int:
             }
         if arguments.peers:
             ours, theirs = contenders
-            first = [contender.rounds[0]["loss"] for contender in contenders]
+            first = [samples[f"{task}/{contender.name}"]["first_loss"] for contender in contenders]
             if abs(first[0] - first[1]) > 1e-3 * max(1.0, abs(first[1])):
                 raise SystemExit(f"{task}: the losses differ: {first}; not the same computation")
             ratios[f"{task}/to_trl"] = median(seconds(theirs)) / median(seconds(ours))

@@ -66,8 +66,8 @@ def main() -> None:
         seconds = time.perf_counter() - start
         return {"seconds": seconds, "tokens": int(batch.loss_mask.sum()), "loss": metrics["loss/policy"]}
 
-    play()
-    serve({"torch": torch.__version__, "threads": torch.get_num_threads()}, play)
+    first_loss = play()["loss"]  # later ones are of a policy that has moved away from old_logprobs
+    serve({"torch": torch.__version__, "threads": torch.get_num_threads(), "first_loss": first_loss}, play)
 
 
 if __name__ == "__main__":

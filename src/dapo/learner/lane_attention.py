@@ -175,6 +175,11 @@ def _gather(tensor_NHD: Tensor, places_RL: Tensor) -> Tensor:
 def _attend(
     query_RQLD: Tensor, key_RKCD: Tensor, value_RKCD: Tensor, mask: Tensor | None, scaling: float | None, dropout: float
 ) -> Tensor:
+    grouped = query_RQLD.shape[1] // key_RKCD.shape[1]
+    # CUDA's fused kernels take a mask or grouped heads, not both.
+    if grouped > 1 and mask is not None and query_RQLD.device.type != "cpu":
+        key_RKCD, value_RKCD = (tensor.repeat_interleave(grouped, dim=1) for tensor in (key_RKCD, value_RKCD))
+        grouped = 1
     return nn.functional.scaled_dot_product_attention(
         query_RQLD,
         key_RKCD,
@@ -183,7 +188,7 @@ def _attend(
         dropout_p=dropout,
         scale=scaling,
         is_causal=mask is None and query_RQLD.shape[2] > 1,
-        enable_gqa=query_RQLD.shape[1] != key_RKCD.shape[1],
+        enable_gqa=grouped > 1,
     )
 
 

@@ -36,8 +36,7 @@ class TokenLogprobs(torch.autograd.Function):
             scaled_NV = scaled_NV.div_(temperature) if scaled_NV is not logits_NV else scaled_NV / temperature
         log_z_N = torch.empty(len(scaled_NV), dtype=torch.float32, device=scaled_NV.device)
         entropy_N = torch.empty_like(log_z_N)
-        for start in range(0, len(scaled_NV), ROWS):
-            part = slice(start, start + ROWS)
+        for part in _parts(scaled_NV):
             log_z_N[part], entropy_N[part] = _normaliser_and_entropy(scaled_NV[part])
         chosen_N = scaled_NV.gather(-1, token_ids_N.unsqueeze(-1)).squeeze(-1)
         ctx.save_for_backward(scaled_NV, token_ids_N, log_z_N, entropy_N)
@@ -50,8 +49,7 @@ class TokenLogprobs(torch.autograd.Function):
         scaled_NV, token_ids_N, log_z_N, entropy_N = ctx.saved_tensors
         of_logprob_N, of_entropy_N = gradients
         with_entropy = bool(of_entropy_N.any())
-        for start in range(0, len(scaled_NV), ROWS):
-            part = slice(start, start + ROWS)
+        for part in _parts(scaled_NV):
             log_p = scaled_NV[part].sub_(log_z_N[part].unsqueeze(1))
             weight = -of_logprob_N[part].unsqueeze(1)
             if with_entropy:
@@ -65,7 +63,13 @@ class TokenLogprobs(torch.autograd.Function):
 
 
 LEAST = -1e4  # a log-probability whose exp is 0 in float32; keeps 0 * log 0 finite
-ROWS = 16  # at a time: what one pass writes is still in the cache for the next
+ROWS = 16  # at a time on a CPU: what one pass writes is still in the cache for the next
+
+
+def _parts(tensor: Tensor) -> list[slice]:
+    """ROWS rows each on a CPU; all at once elsewhere, where launches cost more than passes."""
+    rows = ROWS if tensor.device.type == "cpu" else max(1, len(tensor))
+    return [slice(start, start + rows) for start in range(0, len(tensor), rows)]
 
 
 def _normaliser_and_entropy(scaled_RV: Tensor) -> tuple[Tensor, Tensor]:
