@@ -42,7 +42,7 @@ def main() -> int:
         "prompts": [PROMPT.format(*pair) for pair in PAIRS],
         "responses_per_prompt": 16,
         "max_new_tokens": 16,
-        "microbatch": [16, 64],
+        "microbatch": 64,
     }
     contenders = [Contender("dapo", "dapo_step.py", spec)]
     if arguments.peers:

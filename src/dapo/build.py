@@ -343,11 +343,7 @@ class Sampler:
     engine: RolloutEngine
     grader: GroupGrader
     model: Any
-
-    @property
-    def weights(self) -> str:
-        """sha256 over the model's weights."""
-        return manifest.weights_digest(self.model.named_parameters())
+    weights: str  # digest; see manifest.weights_digest
 
 
 LONGEST_CHAT = 4096  # tokens of prompt and response, where a model could take more
@@ -369,7 +365,9 @@ def build_sampler(config: Config, *, all_positions: bool = False, tokenizer: Any
         config = config.model_copy(update={"data": config.data.model_copy(update={"max_prompt_tokens": room})})
     check_architecture(model, max_tokens(config))
     policy = Policy(tokenizer, eos_ids(model, tokenizer))
-    return Sampler(config, policy, make_engine(config, model, policy), make_grader(config, scorers, policy), model)
+    weights = manifest.weights_digest(model.named_parameters())  # before the engine packs them
+    engine, grader = make_engine(config, model, policy), make_grader(config, scorers, policy)
+    return Sampler(config, policy, engine, grader, model, weights)
 
 
 def evaluation_data(config: Config) -> CheckedData:

@@ -56,6 +56,8 @@ def train(
         return
     if allow_changed:
         raise ConfigError("--allow-changed is for --resume: a new run has nothing that could have changed")
+    if dry_run and profile:
+        raise ConfigError("--dry-run trains nothing, so there is nothing to --profile; leave one out")
     config = config_of(words)
     if dry_run:
         _dry_run(config, as_json)

@@ -31,19 +31,22 @@ class SlotCache:
         self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_hidden_layers)]
         self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_hidden_layers)]
         self._rows, self._filled = 0, 0
-        self._slot_R = self._position_R = torch.zeros(0, dtype=torch.long, device=device)
+        self._heads_K = torch.arange(heads, device=device)
+        self._place_RK = torch.zeros(0, dtype=torch.long, device=device)
 
     def begin_step(self, position_R: Tensor, filled: int) -> None:
         """The next forward pass decodes one token in each of the first R slots, at these positions."""
         self._rows, self._filled = len(position_R), filled
-        self._position_R = position_R
-        self._slot_R = torch.arange(self._rows, device=position_R.device)
+        _, heads, positions, _ = self.keys[0].shape
+        slot_R1 = torch.arange(self._rows, device=position_R.device).unsqueeze(1)
+        self._place_RK = ((slot_R1 * heads + self._heads_K) * positions + position_R.unsqueeze(1)).flatten()
 
     def update(self, key_RK1D: Tensor, value_RK1D: Tensor, layer_idx: int, **_: Any) -> tuple[Tensor, Tensor]:
         """Writes this step's keys and values; returns the filled part of the rows being decoded."""
         keys, values = self.keys[layer_idx], self.values[layer_idx]
-        keys[self._slot_R, :, self._position_R] = key_RK1D.squeeze(2)
-        values[self._slot_R, :, self._position_R] = value_RK1D.squeeze(2)
+        for tensor, new_RK1D in ((keys, key_RK1D), (values, value_RK1D)):
+            size = tensor.shape[3]
+            tensor.view(-1, size).index_copy_(0, self._place_RK, new_RK1D.reshape(-1, size))
         return keys[: self._rows, :, : self._filled], values[: self._rows, :, : self._filled]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
