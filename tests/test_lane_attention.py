@@ -104,7 +104,9 @@ def test_without_a_mask_it_is_causal() -> None:
     torch.testing.assert_close(got, densely(torch.ones(7, 7).tril().bool())(q, k, v))
 
 
-@pytest.mark.parametrize("change", [lambda m: m.clone(), lambda m: m.float(), lambda m: m[:, :, :, :1]], ids=str)
+@pytest.mark.parametrize(
+    "change", [lambda m: m.clone(), lambda m: m.float(), lambda m: m[:, :, :, :1]], ids=["copied", "as floats", "cut"]
+)
 def test_a_mask_that_lost_its_layout_is_refused(change: Any) -> None:
     """A model that rebuilds the mask would let responses see each other."""
     runs, _ = runs_of([(3, [2, 4])])
