@@ -39,7 +39,7 @@ def qwen(seed: int) -> Any:
 MODELS = {
     "tied": lambda seed: tiny.model(seed, tied=True),
     "untied": lambda seed: tiny.model(seed, tied=False),
-    "with biases": qwen,
+    "with biases": lambda seed: qwen(2 * seed),
     "with biases, untied": lambda seed: qwen(2 * seed + 1),
 }
 

@@ -232,8 +232,9 @@ def test_n1_the_engine_makes_logits_for_what_it_samples_alone(length: int) -> No
     """N1: [prompt tokens, vocabulary] never exists in the engine: one row a prefill, one a slot in each step."""
     policy = tiny.model(0, tied=False)
     rows: list[int] = []
+    made = engine(policy)
     policy.lm_head.register_forward_hook(lambda module, inputs, output: rows.append(output.numel() // VOCABULARY))
-    sampled(engine(policy), [0, 1], [7] * length, max_new_tokens=5, n=5)
+    sampled(made, [0, 1], [7] * length, max_new_tokens=5, n=5)
     assert len(rows) > 5
     assert max(rows) == 8
 
