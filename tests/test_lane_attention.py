@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,9 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from transformers import FalconConfig, FalconForCausalLM
 
+from dapo.algorithm import dapo_objective
 from dapo.errors import ModelError
 from dapo.learner.lane_attention import LaneMask, Layout, Run, lane_attention, lay_out
+from dapo.learner.torch_learner import LearnerSettings, TorchLearner
 
 checked = settings(max_examples=60, deadline=None, derandomize=True)
 lane = st.tuples(st.integers(1, 90), st.lists(st.integers(0, 90), min_size=0, max_size=4))
@@ -95,6 +99,37 @@ def test_runs_of_unlike_lengths_do_not_pad_each_other() -> None:
     area = sum(part.places_RL.numel() for part in layout.parts)
     assert len(dense) <= area < 1.1 * len(dense)
     assert sorted(layout.result_N.tolist()) == sorted(set(layout.result_N.tolist()))
+
+
+def test_long_prompts_do_not_pad_short_ones() -> None:
+    """One long prompt beside many short ones: keys are gathered about as often as they are read."""
+    lanes = [(4000, [64] * 4), *[(20, [64] * 4)] * 40]
+    runs, place = [], 0
+    for prompt, responses in lanes:
+        runs.append(Run(place, prompt))
+        runs += [Run(place + prompt + 64 * i, 64, (place, prompt)) for i in range(len(responses))]
+        place += prompt + sum(responses)
+    layout = lay_out(runs, place)
+    gathered = sum(p.owner_R.shape[0] * p.prefix_nP.shape[1] for p in layout.parts if p.prefix_nP is not None)
+    assert gathered == 4 * 4000 + 160 * 20
+
+
+def test_a_model_with_attention_of_its_own_is_refused() -> None:
+    """Falcon does not take registered functions: it would let responses see each other, so it has to be padded."""
+    torch.manual_seed(0)
+    config = FalconConfig(
+        vocab_size=50,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        alibi=False,
+        multi_query=True,
+        attn_implementation="sdpa",
+    )
+    objective = partial(dapo_objective, clip_low=0.2, clip_high=0.28)
+    with pytest.raises(ModelError, match=r"train\.packing"):
+        TorchLearner(FalconForCausalLM(config), LearnerSettings(), objective)
+    TorchLearner(FalconForCausalLM(config), LearnerSettings(packing="padded"), objective)
 
 
 def test_without_a_mask_it_is_causal() -> None:

@@ -217,3 +217,21 @@ def test_sampling_leaves_the_logits_alone() -> None:
     tokens, _ = draw(logits, [0.1, 0.9], 0.5, 0.7)
     assert tokens == [2, 2]
     assert torch.equal(logits, before)
+
+
+@pytest.mark.parametrize("vocabulary", [1, 5, 127, 128, 129, 300, 1000])
+def test_a_token_without_mass_is_never_chosen(vocabulary: int) -> None:
+    """At every edge between blocks, and next to 1: sums taken in two orders differ in their last bit."""
+    generator = torch.Generator().manual_seed(vocabulary)
+    logits = torch.randn(400, vocabulary, generator=generator) * 3
+    shut = torch.rand(400, vocabulary, generator=generator) < 0.4
+    shut[:, vocabulary // 2 :] |= torch.rand(400, 1, generator=generator) < 0.5
+    shut[torch.arange(400), torch.randint(vocabulary, (400,), generator=generator)] = False
+    logits = logits.masked_fill(shut, float("-inf"))
+    mass = torch.exp(logits - logits.amax(dim=1, keepdim=True)).double()
+    edges = (torch.cumsum(mass, 1)[:, [min(127, vocabulary - 1)]] / mass.sum(1, keepdim=True)).squeeze(1)
+    near = [edges, torch.nextafter(edges, torch.zeros(400).double()), torch.full((400,), 1 - 2**-53).double()]
+    for u in [*near, torch.zeros(400).double()]:
+        tokens, logprobs = sample(logits, u.clamp_max(1 - 2**-53), torch.ones(400), torch.ones(400))
+        assert bool((mass.gather(1, tokens.unsqueeze(1)) > 0).all())
+        assert bool(logprobs.isfinite().all())

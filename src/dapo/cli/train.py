@@ -136,9 +136,11 @@ def _train(parts: Parts, state: Any, profile: bool) -> None:
     import torch
 
     from dapo import spans
+    from dapo.model.loading import pick_device
     from dapo.run.profile import StepProfile
 
-    on_step = StepProfile(parts.run, spans.start(torch.cuda.synchronize if torch.cuda.is_available() else lambda: None))
+    on_cuda = pick_device(parts.config.model).type == "cuda"
+    on_step = StepProfile(parts.run, spans.start(torch.cuda.synchronize if on_cuda else lambda: None))
     try:
         run_loop(parts, state, on_step)
     finally:

@@ -11,7 +11,7 @@ prefix, Q query heads, K key-value heads, D head size.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -82,18 +82,25 @@ def lay_out(runs: Sequence[Run], tokens: int) -> Layout:
 
 
 def _alike(runs: Sequence[Run]) -> list[list[Run]]:
-    """Runs with and without a prefix apart, longest first, cut where a run is much shorter than the longest."""
-    result: list[list[Run]] = []
+    """Runs with and without a prefix apart; then prefixes of about one length; then runs of about one length."""
+    filled = [run for run in runs if run.length]
+    result = []
     for with_prefix in (False, True):
-        found = [run for run in runs if run.length and bool(run.prefix[1]) == with_prefix]
-        part: list[Run] = []
-        for run in sorted(found, key=lambda run: -run.length):
-            if part and part[0].length > FEW and run.length < SHORTEST * part[0].length:
-                result.append(part)
-                part = []
-            part.append(run)
-        if part:
-            result.append(part)
+        found = [run for run in filled if bool(run.prefix[1]) == with_prefix]
+        for same_prefix in _cut(found, lambda run: run.prefix[1]):
+            result += _cut(same_prefix, lambda run: run.length)
+    return result
+
+
+def _cut(runs: Sequence[Run], length: Callable[[Run], int]) -> list[list[Run]]:
+    """Longest first, cut where one is much shorter than the longest."""
+    result: list[list[Run]] = []
+    for run in sorted(runs, key=lambda run: -length(run)):
+        longest = length(result[-1][0]) if result else 0
+        if result and (longest <= FEW or length(run) >= SHORTEST * longest):
+            result[-1].append(run)
+        else:
+            result.append([run])
     return result
 
 
@@ -190,6 +197,32 @@ def _attend(
         is_causal=mask is None and query_RQLD.shape[2] > 1,
         enable_gqa=grouped > 1,
     )
+
+
+def use(model: Any, *, packed: bool) -> None:
+    """Makes a model attend by `lane_attention`. Raises ModelError where packed rows would come out wrong."""
+    register()
+    model.set_attn_implementation(ATTENTION)
+    if packed:
+        _check(model.base_model, model.config.model_type, next(model.parameters()).device)
+
+
+@torch.no_grad()
+def _check(body: Callable[..., Any], name: str, device: torch.device) -> None:
+    """Compares hidden states of two responses behind one prompt with those of each alone."""
+    prompt, responses = [1, 2, 3], ([4, 5], [6])
+    tokens, positions = torch.tensor([[1, 2, 3, 4, 5, 6]]), torch.tensor([[0, 1, 2, 3, 4, 3]])
+    layout = lay_out([Run(0, 3), Run(3, 2, (0, 3)), Run(5, 1, (0, 3))], 6)
+    got = body(
+        input_ids=tokens.to(device),
+        position_ids=positions.to(device),
+        attention_mask=LaneMask.of(layout, device),
+        use_cache=False,
+    ).last_hidden_state[0, 3:]
+    alone = [body(input_ids=torch.tensor([prompt + r], device=device), use_cache=False) for r in responses]
+    expected = torch.cat([output.last_hidden_state[0, 3:] for output in alone])
+    if not bool((got - expected).abs().max() <= 1e-3 * expected.abs().max()):
+        raise ModelError(f'model: {name} does not attend as packed prompts need; set train.packing = "padded"')
 
 
 def register() -> None:

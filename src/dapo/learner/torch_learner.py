@@ -24,7 +24,7 @@ from dapo.algorithm import (
     weighted_loss,
 )
 from dapo.errors import ModelError
-from dapo.learner.lane_attention import ATTENTION, LaneMask, register
+from dapo.learner.lane_attention import LaneMask, use
 from dapo.learner.logprobs import token_logprobs
 from dapo.learner.packing import MicroBatch, Packing, cut, microbatches
 from dapo.model.loading import SplitModel
@@ -81,10 +81,8 @@ class TorchLearner:
         dtype: torch.dtype = torch.float32,
         reference: Any | None = None,
     ) -> None:
-        register()
-        for policy in (model, reference):
-            if policy is not None:
-                policy.set_attn_implementation(ATTENTION)
+        for policy in filter(None, (model, reference)):
+            use(policy, packed=settings.packing == "shared_prompt")
         self.model = model
         self._trained = self._choose_trained()
         self._split = SplitModel(model)

@@ -60,13 +60,19 @@ def _invert_cdf(mass_RV: Tensor, uniform_R: Tensor) -> tuple[Tensor, Tensor]:
     blocks = -(-size // BLOCK)
     padded_RNB = nn.functional.pad(mass_RV, (0, blocks * BLOCK - size)).view(rows, blocks, BLOCK)
     ends_RN = torch.cumsum(padded_RNB.sum(dim=2, dtype=torch.float64), dim=1)
-    wanted_R1 = uniform_R.unsqueeze(1) * ends_RN[:, -1:]
+    wanted_R1 = torch.minimum(uniform_R.unsqueeze(1) * ends_RN[:, -1:], _below(ends_RN[:, -1:]))
     block_R1 = torch.searchsorted(ends_RN, wanted_R1, right=True).clamp_max(blocks - 1)
     before_R1 = torch.where(block_R1 > 0, ends_RN.gather(1, (block_R1 - 1).clamp_min(0)), 0.0)
     inside_RB = padded_RNB[torch.arange(rows, device=mass_RV.device), block_R1.squeeze(1)]
     cdf_RB = before_R1 + torch.cumsum(inside_RB, dim=1, dtype=torch.float64)
-    tokens_R1 = block_R1 * BLOCK + torch.searchsorted(cdf_RB, wanted_R1, right=True).clamp_max(BLOCK - 1)
+    inside_R1 = torch.minimum(wanted_R1, _below(cdf_RB[:, -1:]))  # the two sums may differ in their last bit
+    tokens_R1 = block_R1 * BLOCK + torch.searchsorted(cdf_RB, inside_R1, right=True).clamp_max(BLOCK - 1)
     return tokens_R1.squeeze(1).clamp_max(size - 1), ends_RN[:, -1]
+
+
+def _below(total: Tensor) -> Tensor:
+    """The next smaller number: a target under it is always passed at a token that has mass."""
+    return torch.nextafter(total, torch.zeros_like(total))
 
 
 def _nucleus(mass_RV: Tensor, top_p_R: Tensor) -> Tensor:

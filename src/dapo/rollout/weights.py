@@ -73,16 +73,16 @@ class EngineWeights:
                     users.setdefault(name, []).append(module)
                 else:
                     others.add(name)
-        expected = _some_logits(model)
-        for name, linears in users.items():
-            self._packed[name] = [PackedLinear(linear) for linear in linears]
         try:
+            expected = _some_logits(model)
+            for name, linears in users.items():
+                self._packed[name] = [PackedLinear(linear) for linear in linears]
             for name, linears in users.items():
                 if name not in others:
                     for linear in linears:
                         linear.weight = nn.Parameter(linear.weight.to("meta"), requires_grad=False)
             same = _close(_some_logits(model), expected)
-        except (RuntimeError, NotImplementedError) as error:
+        except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
             logger.debug("packed linear layers: %s", error)
             same = False
         if same:
@@ -92,7 +92,7 @@ class EngineWeights:
         for name, linears in users.items():
             for linear in linears:
                 linear.weight = self._plain[name]
-                del linear.forward
+                linear.__dict__.pop("forward", None)
         self._packed = {}
 
 
