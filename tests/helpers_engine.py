@@ -39,9 +39,11 @@ def params(
 def collect(engine: RolloutEngine, draws: Collection[int]) -> Responses:
     """Polls until all these draws are in; fails on a draw that comes twice or was not asked for."""
     done: Responses = {}
+    in_vain = 0  # a poll may come back with nothing after a second, on a slow machine
     while set(done) != set(draws):
         finished = engine.poll()
-        assert finished
+        in_vain = 0 if finished else in_vain + 1
+        assert in_vain < 60, "nothing finishes"
         for result in finished:
             assert result.draw in draws
             assert result.draw not in done
