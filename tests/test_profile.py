@@ -68,6 +68,19 @@ def test_a_device_is_waited_for() -> None:
     assert len(calls) == 2
 
 
+def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The profile can't be written: the run stops, names the file, and can be resumed."""
+    monkeypatch.setattr("dapo.run.profile.FILE", "/dev/full")
+    recipe = helpers.write_recipe(tmp_path)
+    code, _, err = helpers.quiet_dapo("train", recipe, "--profile", "--output-dir", tmp_path / "run")
+    assert code == 3, err
+    assert "/dev/full" in err
+    assert "Traceback" not in err
+    monkeypatch.undo()
+    code, _, err = helpers.quiet_dapo("train", "--resume", tmp_path / "run")
+    assert code == 0, err
+
+
 def test_profile_of_a_run(tmp_path: Path) -> None:
     """A line a step whose spans fit into the step, known names only, a table at the end, and the same training."""
     recipe = helpers.write_recipe(tmp_path)

@@ -210,8 +210,8 @@ def use(model: Any, *, packed: bool) -> None:
 @torch.no_grad()
 def _check(body: Callable[..., Any], name: str, device: torch.device) -> None:
     """Compares hidden states of two responses behind one prompt with those of each alone."""
-    prompt, responses = [1, 2, 3], ([4, 5], [6])
-    tokens, positions = torch.tensor([[1, 2, 3, 4, 5, 6]]), torch.tensor([[0, 1, 2, 3, 4, 3]])
+    prompt, responses = [0, 1, 2], ([1, 0], [2])
+    tokens, positions = torch.tensor([[*prompt, 1, 0, 2]]), torch.tensor([[0, 1, 2, 3, 4, 3]])
     layout = lay_out([Run(0, 3), Run(3, 2, (0, 3)), Run(5, 1, (0, 3))], 6)
     got = body(
         input_ids=tokens.to(device),

@@ -127,8 +127,13 @@ class RunDirectory:
     def append_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """One line of metrics.jsonl. NaN is written as null."""
         row = {"step": step} | {key: _json_number(value) for key, value in sorted(metrics.items())}
-        with _writing(self.metrics_file), self.metrics_file.open("a", encoding="utf-8") as handle:
-            handle.write(json.dumps(row) + "\n")
+        self.append_line(self.metrics_file.name, row)
+
+    def append_line(self, name: str, line: Mapping[str, Any]) -> None:
+        """One line of JSON at the end of a file of the run. Raises SaveFailed."""
+        path = self.path / name
+        with _writing(path), path.open("a", encoding="utf-8") as handle:
+            handle.write(json.dumps(line) + "\n")
 
     def sync(self) -> None:
         """Metrics and log reach the disk: no checkpoint may be ahead of them after a power cut."""

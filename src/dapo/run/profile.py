@@ -6,7 +6,6 @@ its own and calls. A step's spans do not overlap, so what they leave of it is ti
 
 from __future__ import annotations
 
-import json
 import time
 from collections import defaultdict
 from typing import Any
@@ -54,8 +53,7 @@ class StepProfile:
         seconds, self._since = now - self._since, now
         spans = {name: {"seconds": s, "calls": n} for name, (s, n) in sorted(self._recorder.take().items())}
         line: dict[str, Any] = {"step": report.step, "seconds": seconds, "spans": spans}
-        with (self._run.path / FILE).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        self._run.append_line(FILE, line)
         self._seconds += seconds
         for name, span in spans.items():
             self._totals[name] += span["seconds"]
