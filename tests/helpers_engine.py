@@ -110,14 +110,13 @@ class Forward:
 
 
 def watch(policy: Any) -> list[Forward]:
-    """Logs every forward pass of a model from now on; decode steps are those with the slot cache."""
+    """Logs every forward pass of an engine's model from now on; decode steps are those with the slot cache."""
     log: list[Forward] = []
     inner: Callable[..., Any] = policy.forward
 
     def forward(*args: Any, **kwargs: Any) -> Any:
-        if kwargs["use_cache"]:  # not the engine's comparison of its packed layers at the start
-            rows, tokens = kwargs["input_ids"].shape
-            log.append(Forward(isinstance(kwargs["past_key_values"], SlotCache), rows, tokens))
+        rows, tokens = kwargs["input_ids"].shape
+        log.append(Forward(isinstance(kwargs["past_key_values"], SlotCache), rows, tokens))
         return inner(*args, **kwargs)
 
     policy.forward = forward

@@ -6,6 +6,8 @@ current decode step.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -66,6 +68,19 @@ class SlotCache:
                 tensor[target, :, :filled] = tensor[source, :, :filled]
 
 
+class PromptMask(Tensor):
+    """What goes through a transformers model as its attention mask where prompts stand side by side in a row."""
+
+    lengths: tuple[int, ...] = ()
+
+    @staticmethod
+    def of(lengths: Sequence[int], device: torch.device) -> PromptMask:
+        """A mask that carries the prompts' lengths; `slot_attention` reads them and nothing else of it."""
+        mask: PromptMask = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device).as_subclass(PromptMask)
+        mask.lengths = tuple(lengths)
+        return mask
+
+
 def slot_attention(
     module: nn.Module,
     query_RQTD: Tensor,
@@ -79,10 +94,17 @@ def slot_attention(
     """Grouped-query attention without repeating keys and values.
 
     In a decode step (T = 1, an additive mask) the Q / K query heads that share a key-value head
-    stand in for query positions; otherwise (prefill) heads are repeated by the kernel.
+    stand in for query positions; otherwise (prefill) heads are repeated by the kernel, and the
+    prompts of a PromptMask attend each on its own, as they would alone.
     """
     rows, query_heads, tokens, size = query_RQTD.shape
     heads = key_RKCD.shape[1]
+    if isinstance(attention_mask, PromptMask):
+        results = []
+        for end, length in zip(accumulate(attention_mask.lengths), attention_mask.lengths, strict=True):
+            query, key, value = (x[:, :, end - length : end] for x in (query_RQTD, key_RKCD, value_RKCD))
+            results.append(slot_attention(module, query, key, value, None, scaling)[0])
+        return torch.cat(results, dim=1), None
     if tokens == 1 and attention_mask is not None:
         grouped = query_RQTD.reshape(rows, heads, query_heads // heads, size)
         attend = _two_products if query_RQTD.device.type == "cpu" and query_RQTD.dtype == torch.float32 else _fused

@@ -1,7 +1,7 @@
 """The embedded engine: continuous batching on an unmodified transformers model.
 
-A draw's prompt is prefilled once, alone (so its keys do not depend on what else is in flight),
-and copied into the slots of its responses. Every step decodes one token in each occupied slot;
+A draw's prompt is prefilled once, attending to nothing else (so its keys do not depend on what
+else is in flight), and copied into the slots of its responses. Every step decodes one token in each occupied slot;
 a finished response leaves at once, the last occupied slot moves into its place, and waiting
 responses enter. Rows per step are a multiple of 8, at least 8, so a row's result does not depend
 on how many others there are (to rounding).
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from dapo.errors import EngineError
 from dapo.rng import Purpose, uniform
+from dapo.rollout.prefill import Prefill, Prefilled
 from dapo.rollout.sampler import sample
 from dapo.rollout.slot_cache import ATTENTION, SlotCache, register
 from dapo.rollout.weights import EngineWeights
@@ -33,14 +34,6 @@ READ_BLOCK = 8  # cache positions read are a multiple of this
 
 
 @dataclass(slots=True)
-class _Prefilled:
-    """A prompt's keys and values, [1, heads, tokens, head size] per layer, and its last logits [V]."""
-
-    cache: list[tuple[Tensor, Tensor]]
-    logits: Tensor
-
-
-@dataclass(slots=True)
 class _Draw:
     """A draw in flight."""
 
@@ -49,7 +42,7 @@ class _Draw:
     params: SamplingParams
     remaining: int
     done: dict[int, Response] = field(default_factory=dict)
-    prefilled: _Prefilled | None = None  # until the last of its responses has entered
+    prefilled: Prefilled | None = None  # until the last of its responses has entered
 
 
 @dataclass(slots=True)
@@ -68,7 +61,7 @@ class _Row:
         return len(self.owner.prompt.token_ids) + len(self.tokens) - 1
 
 
-def _prefilled(row: _Row) -> _Prefilled:
+def _prefilled(row: _Row) -> Prefilled:
     assert row.owner.prefilled is not None
     return row.owner.prefilled
 
@@ -109,6 +102,7 @@ class TorchEngine:
         parameter = next(model.parameters())
         self._device, self._dtype = parameter.device, parameter.dtype
         self._weights = EngineWeights(model)
+        self._prefill = Prefill(model)
         positions = -(-max_tokens // READ_BLOCK) * READ_BLOCK
         self._cache = SlotCache(model.config, self._capacity, positions, parameter.dtype, self._device)
         self._draws: dict[int, _Draw] = {}
@@ -193,7 +187,7 @@ class TorchEngine:
         while self._waiting and len(self._active) + len(entered) < self._slots:
             owner, g = self._waiting.popleft()
             if owner.prefilled is None:
-                owner.prefilled = self._prefill(owner.prompt)
+                self._prefill_from(owner)
             entered.append(_Row(owner, g))
         if not entered:
             return
@@ -209,14 +203,16 @@ class TorchEngine:
             if id(row.owner) not in still_waiting:
                 row.owner.prefilled = None
 
-    def _prefill(self, prompt: Prompt) -> _Prefilled:
-        from transformers import DynamicCache
-
-        ids = torch.as_tensor(prompt.token_ids, dtype=torch.long, device=self._device).unsqueeze(0)
-        cache = DynamicCache()
-        with span("prefill"):
-            output = self._model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
-        return _Prefilled([(layer.keys, layer.values) for layer in cache.layers], output.logits[0, -1])
+    def _prefill_from(self, owner: _Draw) -> None:
+        """Prefills a draw's prompt, and with it those that wait behind it and go into the same pass."""
+        waiting = {id(draw): draw for draw, _ in self._waiting if draw.prefilled is None and draw is not owner}
+        batch = [owner]
+        for draw in waiting.values():
+            if not self._prefill.fits([len(d.prompt.token_ids) for d in (*batch, draw)]):
+                break
+            batch.append(draw)
+        for draw, prefilled in zip(batch, self._prefill([d.prompt.token_ids for d in batch]), strict=True):
+            draw.prefilled = prefilled
 
     def _step(self) -> None:
         """One token for every occupied slot."""
