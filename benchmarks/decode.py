@@ -3,7 +3,7 @@
     sh benchmarks/peers.sh PEERS
     .venv/bin/python benchmarks/decode.py --peers PEERS
 
-SmolLM2-135M, 4 prompts of 40 tokens, 16 responses of 128 tokens each, 64 slots; then 20 prompts of 16
+SmolLM2-135M, 4 prompts of 40 tokens, 16 responses of 128 tokens each, 64 slots; then 48 prompts of 16
 responses, 90% of 32 tokens and 10% of 256, that refill the slots. All rates are tokens per second of a
 whole round, prefill included. The limit is the rate of the model's linear layers on 64 rows and nothing
 else, in the fastest form known here. Without --peers it runs without vLLM.
@@ -40,10 +40,11 @@ def main() -> int:
     """Two tasks, one table."""
     parser = options(__doc__ or "", rounds=3)
     parser.add_argument("--steady-only", action="store_true", help="without the ragged task")
+    parser.add_argument("--ragged-prompts", type=int, default=48, help="of the ragged task, 16 responses each")
     arguments = parser.parse_args()
     steady = spec(4, [128] * 16, arguments.threads)
-    ragged = spec(20, [], arguments.threads)
-    long = [2 if index % 5 < 3 else 1 for index in range(20)]  # of the 16 responses: 32 of 320 in all
+    ragged = spec(arguments.ragged_prompts, [], arguments.threads)
+    long = [2 if index % 5 < 3 else 1 for index in range(arguments.ragged_prompts)]  # of the 16 responses: a tenth
     ragged["lengths"] = [[32] * (16 - count) + [256] * count for count in long]
     contenders = {
         "dapo": Contender("dapo", "dapo_decode.py", steady),
