@@ -21,7 +21,8 @@ import torch
 
 from dapo.algorithm import dapo_objective
 from dapo.learner.packing import Packing, microbatches
-from dapo.learner.torch_learner import LearnerSettings, TorchLearner
+from dapo.learner.settings import LearnerSettings
+from dapo.learner.torch_learner import TorchLearner
 from dapo.rollout.torch_engine import TorchEngine
 from dapo.types import Batch, Prompt, SamplingParams
 

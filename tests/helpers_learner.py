@@ -23,7 +23,8 @@ from dapo.algorithm import dapo_objective
 from dapo.config.load import load_config
 from dapo.config.schema import Config
 from dapo.learner.lora import LoraLearner, LoraSettings
-from dapo.learner.torch_learner import LearnerSettings, TorchLearner
+from dapo.learner.settings import LearnerSettings
+from dapo.learner.torch_learner import TorchLearner
 from dapo.types import Batch, Finish, Group, Response, Rollout, Score, Verdict
 
 NO_TOKEN = 10**9  # stands in padding: an embedding that reads it fails

@@ -24,7 +24,13 @@ from dapo.run.directory import RunDirectory
 from dapo.run.view import View
 from dapo.types import TrainState
 
-NOT_COMPARED = ("time/", "memory/", "tokens/per_s")  # what two equal runs may differ in
+NOT_COMPARED = (
+    "time/",
+    "memory/",
+    "tokens/per_s",
+    "total/device_hours",
+    "progress/",
+)  # what two equal runs may differ in
 
 RECIPE = """
 schema = 1

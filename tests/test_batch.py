@@ -279,7 +279,7 @@ def test_golden_paper_learning_rate() -> None:
 def test_nonfinite_updates_in_a_row(before: int, flags: str, expected: int) -> None:
     """Skips count over steps, and one good update starts again."""
     answers = iter([{"grad/nonfinite": float(c)} for c in flags])
-    learner = SimpleNamespace(update=lambda minibatch, rate: next(answers))
+    learner = SimpleNamespace(update=lambda minibatch, rate, trace: next(answers))
     parts: Any = SimpleNamespace(config=config(), learner=learner, view=SimpleNamespace(phase=lambda name: None))
     batch, _ = many(1)
     state = TrainState(
@@ -295,7 +295,8 @@ def test_nonfinite_updates_in_a_row(before: int, flags: str, expected: int) -> N
 
 def updates_of(batch: Batch, mismatch: float | None, updates: Sequence[dict[str, float]]) -> dict[str, float]:
     """The metrics of a step's batch and updates."""
-    metrics = batch_metrics(batch, mismatch)
+    gap = {} if mismatch is None else {"mismatch/logprob_abs_mean": mismatch}
+    metrics = gap | batch_metrics(batch)
     return metrics | update_metrics(Pending(minibatches=(), updates=tuple(updates), metrics=metrics))
 
 

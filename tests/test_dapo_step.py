@@ -266,7 +266,8 @@ def test_the_first_update_starts_at_ratio_one(packing: Packing, reduction: str) 
     # The engine's log-probs are all -1, so the gap is the mean distance from that.
     assert batch.old_logprobs is not None
     distances = [abs(p + 1) for p in batch.old_logprobs[batch.loss_mask].tolist()]
-    assert gap == pytest.approx(sum(distances) / len(distances))
+    assert gap["mismatch/logprob_abs_mean"] == pytest.approx(sum(distances) / len(distances))
+    assert gap["mismatch/logprob_abs_max"] == pytest.approx(max(distances))
 
 
 def test_old_logprobs_of_another_packing_stay_close() -> None:
@@ -289,7 +290,7 @@ def test_where_the_old_logprobs_come_from(place: str) -> None:
     got, gap = with_policies(batch, groups(), parts, TrainState())
     assert got.old_logprobs is not None
     assert torch.equal(got.old_logprobs, batch.engine_logprobs if place == "engine" else learner.logprobs(batch))
-    assert (gap is None) == (place == "engine")
+    assert (gap == {}) == (place == "engine")
     assert got.ref_logprobs is None
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dapo.algorithm import token_logprobs
+from dapo.algorithm import collision, token_logprobs
 from dapo.learner.logprobs import ROWS
 from dapo.learner.logprobs import token_logprobs as fused
 
@@ -23,7 +23,7 @@ def case(rows: int, vocabulary: int, dtype: torch.dtype, scale: float = 5.0) -> 
 def outcome(function: object, logits: Tensor, tokens: Tensor, temperature: float, entropy: bool) -> list[Tensor]:
     """Log-probs, entropies and the gradient of a sum of the first (and of the second)."""
     leaf = logits.clone().requires_grad_(True)
-    logprobs, entropies = function(leaf * 1, tokens, temperature)  # type: ignore[operator]
+    logprobs, entropies, *_ = function(leaf * 1, tokens, temperature)  # type: ignore[operator]
     weights = torch.linspace(-2, 3, len(tokens))
     loss = (weights * logprobs).sum() + ((weights.flip(0) * entropies).sum() if entropy else 0.0)
     loss.backward()
@@ -61,6 +61,23 @@ def test_the_plain_form() -> None:
         expected = outcome(lambda x, y, t: token_logprobs(x, y, t, True), logits, tokens, temperature, True)
         for a, b in zip(got, expected, strict=True):
             torch.testing.assert_close(a, b, atol=5e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6, 1.7])
+@pytest.mark.parametrize("scale", [0.0, 1.0, 8.0])
+def test_the_chance_of_one_token_twice(scale: float, temperature: float) -> None:
+    """sum_v p_v^2, of flat and of sharp distributions; and by it the norm of the gradient over the logits."""
+    logits, tokens = case(3 * ROWS - 1, 101, torch.float32, scale)
+    got = fused(logits.clone(), tokens, temperature)[2]
+    p = torch.softmax(logits.double() / temperature, dim=-1)
+    torch.testing.assert_close(got.double(), p.square().sum(-1), atol=1e-7, rtol=1e-5)
+    torch.testing.assert_close(collision(logits, temperature), got, atol=1e-7, rtol=1e-5)
+    leaf = logits.double().requires_grad_(True)
+    torch.log_softmax(leaf / temperature, -1).gather(1, tokens.unsqueeze(1)).sum().backward()
+    assert leaf.grad is not None
+    p_y = p.gather(1, tokens.unsqueeze(1)).squeeze(1)
+    norm = (1 - 2 * p_y + got.double()).clamp_min(0).sqrt() / temperature
+    torch.testing.assert_close(leaf.grad.norm(dim=1), norm, atol=2e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])

@@ -28,12 +28,12 @@ LAYERS: list[set[str]] = [
     {"recipes"},  # data files alone
     {"errors"},
     {"files", "printable", "spans"},  # writing and hashing of files; knows nothing of dapo
-    {"rng", "difficulty"},
+    {"rng", "difficulty", "metric_table"},
     {"types"},
     {"config"},
     {""},
     {"algorithm"},
-    {"neighbours"},
+    {"neighbours", "clipping"},
     {"objectives"},  # by their names
     {"model"},
     {"data", "reward", "rollout", "learner"},
@@ -41,7 +41,8 @@ LAYERS: list[set[str]] = [
     {"advantages"},  # shaped rewards into advantages
     {"grading", "batch", "flight"},  # draws into groups, groups into batches: shared by the layers above
     {"sampling", "evaluate", "run", "cluster"},
-    {"ledger", "metrics"},
+    {"credit"},  # where an update's gradient comes from
+    {"ledger", "metrics", "tracing"},
     {"loop", "provenance"},
     {"build"},
     {"evaluator", "curate", "rate"},

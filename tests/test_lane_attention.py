@@ -15,7 +15,8 @@ from transformers import FalconConfig, FalconForCausalLM
 from dapo.algorithm import dapo_objective
 from dapo.errors import ModelError
 from dapo.learner.lane_attention import LaneMask, Layout, Run, lane_attention, lay_out
-from dapo.learner.torch_learner import LearnerSettings, TorchLearner
+from dapo.learner.settings import LearnerSettings
+from dapo.learner.torch_learner import TorchLearner
 
 checked = settings(max_examples=60, deadline=None, derandomize=True)
 lane = st.tuples(st.integers(1, 90), st.lists(st.integers(0, 90), min_size=0, max_size=4))

@@ -15,6 +15,7 @@ import reference as dapo_ref
 import reference_neighbours as ref
 from dapo import algorithm as alg
 from dapo import neighbours as nb
+from dapo.clipping import clip_statistics
 from helpers_neighbours import (
     HIGH,
     LOW,
@@ -221,20 +222,20 @@ def test_clip_statistics_by_level(level: Any, case: Case, dual: float | None, ju
     gaps = [p - q for row in rows for p, q in zip(row["logp"], row["old"], strict=True)]
     assume(not any(kinky(x) or abs(x - math.log(1.6)) < 1e-6 for x in gaps))
     knobs: dict[str, Any] = {"clip_low": LOW, "clip_high": HIGH, "clip_dual": dual, "level": level}
-    got = alg.clip_statistics(case.inputs(junk), **knobs)
+    got = clip_statistics(case.inputs(junk), **knobs)
     expected = dapo_ref.clip_counts(rows, LOW, HIGH, dual)
     assert {name: value.item() for name, value in got.items()} == pytest.approx(expected, rel=1e-9)
     if level == "token":
         knobs.pop("level")
-        assert alg.clip_statistics(case.inputs(junk), **knobs) == got
+        assert clip_statistics(case.inputs(junk), **knobs) == got
 
 
 def test_golden_clip_statistics_by_sequence() -> None:
     """Log-ratios .6, 0 (mean .3 > log 1.28 = .247): by token one of two is clipped, by sequence both."""
     case = Case([[True, True]], [[-0.4, -1.0]], [[-1.0, -1.0]], [[1.0, 1.0]], [[False, False]])
-    by_token = alg.clip_statistics(case.inputs(), clip_low=LOW, clip_high=HIGH)
+    by_token = clip_statistics(case.inputs(), clip_low=LOW, clip_high=HIGH)
     assert by_token["clip/high"].item() == 1
-    got = alg.clip_statistics(case.inputs(), clip_low=LOW, clip_high=HIGH, level="sequence")
+    got = clip_statistics(case.inputs(), clip_low=LOW, clip_high=HIGH, level="sequence")
     assert got["clip/high"].item() == got["ratio/outside"].item() == 2
     assert got["ratio/mean"].item() == pytest.approx(2 * math.exp(0.3))
     assert got["ratio/max"].item() == pytest.approx(math.exp(0.3))
@@ -248,12 +249,12 @@ def test_clip_statistics_describe_gspo_under_a_clamp() -> None:
     case = Case([[True, True]], [[1.0, -1.4]], [[-1.0, -1.0]], [[1.0, 1.0]], [[False, False]])
     knobs: dict[str, Any] = {"clip_low": LOW, "clip_high": HIGH, "log_ratio_clamp": 0.5}
     _, gradient_BT = value_and_gradient(nb.gspo_objective, case.inputs(), [[1.0, 1.0]], **knobs)
-    clipped = alg.clip_statistics(case.inputs(), **knobs, level="sequence")["clip/high"].item()
+    clipped = clip_statistics(case.inputs(), **knobs, level="sequence")["clip/high"].item()
     assert (clipped == 2) == bool(gradient_BT.eq(0).all())
 
 
 def test_clip_statistics_without_a_lower_bound() -> None:
     """clip_low None: a ratio of e^-5 lies inside; e^5 does not."""
     case = Case([[True, True]], [[-6.0, 4.0]], [[-1.0, -1.0]], [[-1.0, -1.0]], [[False, False]])
-    got = alg.clip_statistics(case.inputs(), clip_low=None, clip_high=HIGH)
+    got = clip_statistics(case.inputs(), clip_low=None, clip_high=HIGH)
     assert (got["clip/low"].item(), got["ratio/outside"].item()) == (0, 1)

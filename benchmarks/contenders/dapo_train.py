@@ -50,7 +50,8 @@ def main() -> None:
 
     from dapo.algorithm import dapo_objective
     from dapo.config.schema import ModelConfig
-    from dapo.learner.torch_learner import LearnerSettings, TorchLearner
+    from dapo.learner.settings import LearnerSettings
+    from dapo.learner.torch_learner import TorchLearner
     from dapo.model.loading import load_model
 
     torch.set_num_threads(spec["threads"])

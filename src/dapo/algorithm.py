@@ -62,6 +62,18 @@ def token_logprobs(
     return logprobs_N, entropy_N
 
 
+def collision(logits_NV: Tensor, temperature: float = 1.0) -> Tensor:
+    """f32 [N]: sum_v pi_v^2, the chance that two draws are the same token.
+
+    By it the norm of a log-probability's gradient over the logits: |d log pi_y / dz| = sqrt(1 - 2 pi_y + sum_v pi_v^2)
+    (times 1 / T).
+
+    >>> round(collision(torch.zeros(1, 4)).item(), 4)
+    0.25
+    """
+    return torch.softmax(logits_NV.detach().float() / temperature, dim=-1).square().sum(-1)
+
+
 # --- rewards (sections 2.4 and 3.4) ---------------------------------------------------------------
 
 
@@ -343,42 +355,3 @@ def weighted_loss(loss_BT: Tensor, mask_BT: Tensor, weights_B: Tensor) -> Tensor
 
 
 # --- what to watch --------------------------------------------------------------------------------
-
-
-def clip_statistics(
-    inputs: ObjectiveInputs,
-    *,
-    clip_low: float | None,
-    clip_high: float | None,
-    clip_dual: float | None = None,
-    log_ratio_clamp: float | None = None,
-    level: Literal["token", "sequence"] = "token",
-) -> dict[str, Tensor]:
-    """Sums over loss tokens, to be divided by their number once all micro-batches are in.
-
-    clip/high: A > 0 and r > 1 + high. clip/low: A < 0 and r < 1 - low. ratio/outside: r outside
-    the range, blind to the sign (the paper's clip fraction). clip/dual: the dual bound holds the
-    token. ratio/clamped: |log r| over the clamp. ratio/max is a maximum, not a sum. Of level "sequence"
-    every token counts with its response's ratio, the exp of its mean log r, which the clamp then bounds.
-    """
-    mask_BT, advantages_BT = inputs.mask_BT, masked(inputs.advantages_BT, inputs.mask_BT)
-    raw_BT = masked_log_ratio(inputs).detach()
-    if level == "sequence":
-        raw_BT = masked(row_mean(raw_BT, mask_BT).unsqueeze(1).expand_as(raw_BT), mask_BT)
-    log_ratio_BT = raw_BT if log_ratio_clamp is None else raw_BT.clamp(-log_ratio_clamp, log_ratio_clamp)
-    ratio_BT = torch.exp(log_ratio_BT)
-    above_BT = ratio_BT > (math.inf if clip_high is None else 1.0 + clip_high)
-    below_BT = ratio_BT < (-math.inf if clip_low is None else 1.0 - clip_low)
-    dual_BT = (advantages_BT < 0) & (ratio_BT > (clip_dual or float("inf")))
-    clamped_BT = raw_BT.abs() > (log_ratio_clamp or float("inf"))
-    sums = {
-        "clip/high": above_BT & (advantages_BT > 0),
-        "clip/low": below_BT & (advantages_BT < 0),
-        "clip/dual": dual_BT,
-        "ratio/outside": above_BT | below_BT,
-        "ratio/clamped": clamped_BT,
-        "ratio/mean": ratio_BT,
-    }
-    result = {name: (value * mask_BT).double().sum() for name, value in sums.items()}
-    result["ratio/max"] = torch.where(mask_BT, ratio_BT, torch.zeros_like(ratio_BT)).max().double()
-    return result

@@ -19,6 +19,7 @@ from dapo.neighbours import pick_clip_cov, pick_kl_cov, token_covariance
 from dapo.rng import Purpose, uniform
 from dapo.types import Batch, Finish, Group, Rollout
 
+CODES = {True: 1, False: 0, None: -1}  # of Batch.correct
 CutFunction = Callable[[Batch], list[list[int]]]
 
 
@@ -52,6 +53,9 @@ def make_batch(groups: Sequence[Group], eos_ids: Sequence[int], config: Config) 
         engine_logprobs=torch.from_numpy(engine_logprobs),
         advantages=torch.zeros(len(rows)),
         row_weights=torch.zeros(len(rows), dtype=torch.float64),
+        response=torch.tensor([g for group in groups for g in range(len(group.rollouts))]),
+        correct=torch.tensor([CODES[rollout.score.correct] for _, rollout in rows], dtype=torch.int8),
+        truncated=torch.tensor([rollout.response.finish is Finish.LENGTH for _, rollout in rows]),
     )
 
 

@@ -28,10 +28,11 @@ from dapo.errors import ConfigError, UserError
 from dapo.grading import GroupGrader
 from dapo.learner.base import Learner
 from dapo.learner.lora import LoraLearner, LoraSettings, need_peft
-from dapo.learner.torch_learner import LearnerSettings, Objective, TorchLearner
+from dapo.learner.settings import LearnerSettings
+from dapo.learner.torch_learner import Objective, TorchLearner
 from dapo.loop import Parts
 from dapo.model.loading import check_architecture, eos_ids, load_model, load_tokenizer, pick_device, pick_dtype
-from dapo.objectives import BUILT_IN
+from dapo.objectives import BUILT_IN, clip_bounds
 from dapo.provenance import (
     check_adapters,
     check_carried,
@@ -134,6 +135,7 @@ def make_learner(config: Config, model: Any, reference: Any | None, dtype: Any) 
         factory = plugin("dapo.learners", config.learner.kind, "learner.kind", ("torch",))
         return factory(config, model, reference)  # type: ignore[no-any-return]
     algorithm, train = config.algorithm, config.train
+    bounds = clip_bounds(algorithm)
     settings = LearnerSettings(
         temperature=config.sampling.temperature,
         tokens_per_microbatch=train.tokens_per_microbatch,
@@ -144,11 +146,8 @@ def make_learner(config: Config, model: Any, reference: Any | None, dtype: Any) 
         betas=train.betas,
         adam_eps=train.adam_eps,
         max_grad_norm=train.max_grad_norm,
-        clip_low=algorithm.clip_low if algorithm.objective != "kl_cov" else None,  # it has no clip
-        clip_high=algorithm.clip_high if algorithm.objective != "kl_cov" else None,
-        clip_dual=algorithm.clip_dual,
-        log_ratio_clamp=algorithm.log_ratio_clamp,
-        ratio_level="sequence" if algorithm.objective == "gspo" else "token",
+        ratio_level=bounds.pop("level"),
+        **bounds,
         importance_cap=algorithm.importance_cap,
         importance_level=algorithm.importance_level,
         kl_coef=algorithm.kl.coef if algorithm.kl.place == "loss" else 0.0,

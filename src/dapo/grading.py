@@ -38,7 +38,7 @@ class GroupGrader:
         lost_workers: Callable[[], int] = lambda: 0,
         equal: Callable[[Prompt], Equal | None] = lambda prompt: None,
     ) -> None:
-        self._config, self._score, self._decode = config, score, decode
+        self._config, self._score, self.decode = config, score, decode
         self.lost_workers, self.equal = lost_workers, equal
         self._eos = frozenset(eos_ids)
 
@@ -48,7 +48,7 @@ class GroupGrader:
             return response.text
         tokens = response.token_ids.tolist()
         end = next((i for i, token in enumerate(tokens) if token in self._eos), len(tokens))
-        return self._decode(tokens[:end])
+        return self.decode(tokens[:end])
 
     def group(self, finished: FinishedDraw, prompt: Prompt) -> Group:
         """The graded group of a draw."""

@@ -45,6 +45,7 @@ def ledger(collected: Collected, state: TrainState, config: Config) -> dict[str,
     taken, kept = collected.taken, collected.kept
     metrics = _draws(collected) | _tokens(collected) | _staleness(kept, state.version)
     metrics |= _described("sampled", taken) | _described("kept", kept) | _lengths(taken, config)
+    metrics |= _diversity(taken) | _seconds_by_length(collected)
     if _has_correctness(taken):
         metrics["sampling/all_right_draws"] = float(sum(g.num_correct == len(g.rollouts) for g in taken))
         metrics["sampling/all_wrong_draws"] = float(sum(g.num_correct == 0 for g in taken))
@@ -76,6 +77,27 @@ def totals(before: Mapping[str, float], metrics: Mapping[str, float], drawn: int
             key = "total/" + name.removeprefix("sampling/").removeprefix("sampled/").replace("/", "_")
             after[key] = before.get(key, 0.0) + metrics[name]
     return after
+
+
+def time_totals(before: Mapping[str, float], metrics: Mapping[str, float]) -> dict[str, float]:
+    """The totals at a step's end: total/device_hours counts the steps' own seconds, evaluations left out.
+
+    total/first_accuracy is the sampled accuracy of the first step that had one.
+    """
+    after = dict(before)
+    after["total/device_hours"] = before.get("total/device_hours", 0.0) + metrics["time/step_s"] / 3600
+    accuracy = metrics.get("sampled/accuracy", float("nan"))
+    if "total/first_accuracy" not in after and accuracy == accuracy:
+        after["total/first_accuracy"] = accuracy
+    return after
+
+
+def gain(sums: Mapping[str, float], metrics: Mapping[str, float]) -> dict[str, float]:
+    """progress/accuracy_gain_per_device_hour: (sampled accuracy - that of the first step) / device hours so far."""
+    if "total/first_accuracy" not in sums or "sampled/accuracy" not in metrics:
+        return {}
+    gained = metrics["sampled/accuracy"] - sums["total/first_accuracy"]
+    return {"progress/accuracy_gain_per_device_hour": gained / max(sums["total/device_hours"], 1e-9)}
 
 
 def prompts_drawn(collected: Collected) -> int:
@@ -181,6 +203,7 @@ def _described(area: str, groups: Sequence[Group]) -> dict[str, float]:
     metrics = {
         f"{area}/reward_mean": mean_or_nan([r.score.reward for r in rollouts]),
         f"{area}/shaped_reward_mean": mean_or_nan([r.shaped_reward for r in rollouts]),
+        f"{area}/reward_spread": mean_or_nan([float(np.std([r.shaped_reward for r in g.rollouts])) for g in groups]),
     }
     if _has_correctness(groups):
         metrics[f"{area}/accuracy"] = mean_or_nan([r.score.correct is True for r in rollouts])
@@ -193,15 +216,50 @@ def _lengths(groups: Sequence[Group], config: Config) -> dict[str, float]:
     rollouts = [r for group in groups for r in group.rollouts]
     limit = config.sampling.max_response_tokens - config.reward.overlong_buffer_tokens
     lengths = [r.response.num_tokens for r in rollouts]
+    by_answer = {
+        name: [r.response.num_tokens for r in rollouts if r.score.correct is answer]
+        for name, answer in (("right", True), ("wrong", False))
+    }
     metrics = {
+        f"response/length_p{rank}_tokens": float(np.quantile(lengths, rank / 100)) if lengths else float("nan")
+        for rank in (10, 50, 90)
+    }
+    metrics |= {f"response/{name}_length_mean_tokens": mean_or_nan(found) for name, found in by_answer.items()}
+    metrics |= {
         "response/length_mean_tokens": mean_or_nan(lengths),
         "response/length_max_tokens": float(max(lengths, default=0)),
         "response/truncated_fraction": mean_or_nan([r.response.finish is Finish.LENGTH for r in rollouts]),
         "response/overlong_penalty_mean": mean_or_nan([r.overlong for r in rollouts]),
+        "response/overlong_penalty_sum": float(sum(r.overlong for r in rollouts)),
     }
     if "soft" in config.reward.overlong:
         metrics["response/in_buffer_fraction"] = mean_or_nan([length > limit for length in lengths])
     return metrics
+
+
+def _diversity(groups: Sequence[Group]) -> dict[str, float]:
+    """Distinct extracted answers of a group (none extracted counts as one), and responses that repeat an earlier
+    one of their group token for token."""
+    answers = [len({r.score.extracted for r in group.rollouts}) for group in groups]
+    repeated = [len(group.rollouts) - len({r.response.token_ids.tobytes() for r in group.rollouts}) for group in groups]
+    return {
+        "diversity/distinct_answers_mean": mean_or_nan(answers),
+        "diversity/duplicate_responses_fraction": sum(repeated) / max(1, sum(len(g.rollouts) for g in groups)),
+    }
+
+
+def _seconds_by_length(collected: Collected) -> dict[str, float]:
+    """The seconds of generation, shared out by tokens over the quarters of response length of this filling's draws."""
+    lengths = np.array(
+        [r.response.num_tokens for group in collected.groups[collected.carried_in :] for r in group.rollouts]
+    )
+    names = [f"time/rollout_length_q{quarter}_s" for quarter in (1, 2, 3, 4)]
+    if not lengths.sum():
+        return dict.fromkeys(names, 0.0)
+    quarter = np.searchsorted(np.quantile(lengths, [0.25, 0.5, 0.75]), lengths)
+    tokens = np.bincount(quarter, weights=lengths, minlength=4)
+    seconds = collected.rollout_seconds * tokens / (lengths.sum() + collected.lost_tokens)
+    return dict(zip(names, seconds.tolist(), strict=True))
 
 
 def num_tokens(groups: Sequence[Group]) -> int:

@@ -25,13 +25,14 @@ from typing import Any
 from dapo.advantages import reward_moments
 from dapo.batch import make_batch, minibatches, with_advantages
 from dapo.config.schema import Config
+from dapo.credit import Buckets, make_buckets, proxy, table
 from dapo.errors import DapoError, EngineError, Interrupted, NonFiniteGradients, SamplingExhausted, SaveFailed, Stopped
 from dapo.evaluate.evaluation import Evaluation
 from dapo.evaluate.run import Sets, evaluate
 from dapo.grading import GroupGrader
-from dapo.learner.base import Learner
-from dapo.ledger import history_after, ledger, prompts_drawn, totals
-from dapo.metrics import batch_metrics, kl_metrics, peak_memory_gb, score, update_metrics
+from dapo.learner.base import Learner, Trace
+from dapo.ledger import gain, history_after, ledger, prompts_drawn, time_totals, totals
+from dapo.metrics import batch_metrics, gap_metrics, kl_metrics, peak_memory_gb, score, traced_metrics, update_metrics
 from dapo.rollout.base import RolloutEngine
 from dapo.run.directory import RunDirectory, resume_command
 from dapo.run.saver import Saver
@@ -40,6 +41,7 @@ from dapo.run.trackers import Trackers
 from dapo.run.view import View
 from dapo.sampling import Collector, check_filled
 from dapo.spans import span
+from dapo.tracing import token_rows
 from dapo.types import Batch, Group, Pending, StepReport, TrainState
 
 
@@ -125,7 +127,7 @@ def sample(parts: Parts, state: TrainState, stop: StopRequest) -> TrainState:
         sums |= {name: state.totals.get(name, 0.0) + value for name, value in reward_moments(collected.kept).items()}
     batch_start = time.perf_counter()
     with span("batch"):
-        batch, mismatch = with_policies(make_batch(collected.kept, parts.eos_ids, config), collected.kept, parts, state)
+        batch, gap = with_policies(make_batch(collected.kept, parts.eos_ids, config), collected.kept, parts, state)
         batch = with_advantages(batch, collected.kept, config, sums)
         left = tuple(minibatches(batch, config, parts.learner.cut))
     write_start = time.perf_counter()
@@ -135,7 +137,7 @@ def sample(parts: Parts, state: TrainState, stop: StopRequest) -> TrainState:
                 parts.run.write_rollouts(step, (*collected.taken, *collected.surplus), collected.kept)
         except SaveFailed as error:
             parts.saver.tolerate(error)
-    metrics |= sums | batch_metrics(batch, mismatch) | kl_metrics(batch, config)
+    metrics |= sums | gap | batch_metrics(batch) | kl_metrics(batch, config)
     end = time.perf_counter()
     metrics |= {
         "time/train_s": write_start - batch_start,
@@ -155,10 +157,17 @@ def sample(parts: Parts, state: TrainState, stop: StopRequest) -> TrainState:
 
 def update(parts: Parts, state: TrainState) -> TrainState:
     """Lines 10 and 11: one optimiser step on the next mini-batch."""
-    pending, start = state.pending, time.perf_counter()
+    pending, start, step = state.pending, time.perf_counter(), state.step + 1
     assert pending is not None
     parts.view.phase("training")
-    metrics = parts.learner.update(pending.minibatches[0], learning_rate(state.step + 1, parts.config))
+    minibatch, last = pending.minibatches[0], len(pending.minibatches) == 1
+    asked = last and _due(step, parts.config.log.credit_every, parts.config.train.num_steps)
+    buckets = make_buckets(minibatch) if asked else None
+    trace = Trace(bucket=None if buckets is None else buckets.number_B)
+    metrics = parts.learner.update(minibatch, learning_rate(step, parts.config), trace)
+    metrics |= traced_metrics(minibatch, trace, parts.config, first=not pending.updates)
+    if last:
+        write_trace(parts, step, minibatch, trace, buckets)
     seconds = time.perf_counter() - start
     spent = {name: pending.metrics[name] + seconds for name in ("time/train_s", "time/step_s")}
     return replace(
@@ -170,6 +179,22 @@ def update(parts: Parts, state: TrainState) -> TrainState:
             metrics={**pending.metrics, **spent},
         ),
     )
+
+
+def write_trace(parts: Parts, step: int, minibatch: Batch, trace: Trace, buckets: Buckets | None) -> None:
+    """Of a step's last update: tokens/ and credit/, for whoever looks at the run. A full disk is as for rollouts."""
+    if trace.logprobs is None:
+        return
+    try:
+        with span("writing"):
+            if (count := parts.config.log.token_rows) and _due(step, parts.config.log.rollouts_every, 0):
+                rows = token_rows(minibatch, trace, parts.config, step=step, count=count, decode=parts.grader.decode)
+                parts.run.write_rows(step, rows, "tokens")
+            if buckets is not None and trace.credit is not None:
+                found = table(minibatch, buckets, trace.credit, proxy(minibatch, trace, parts.config))
+                parts.run.write_json(f"credit/step_{step:06d}.json", {"step": step} | found)
+    except SaveFailed as error:
+        parts.saver.tolerate(error)
 
 
 def finish(parts: Parts, state: TrainState, stop: StopRequest) -> tuple[TrainState, dict[str, float]]:
@@ -184,14 +209,17 @@ def finish(parts: Parts, state: TrainState, stop: StopRequest) -> tuple[TrainSta
     metrics["time/step_s"] += time.perf_counter() - start
     if parts.tests and _due(step, parts.config.eval.every, parts.config.train.num_steps):
         metrics |= run_evaluation(parts, step, stop).metrics()
-    metrics |= {
+    sums = time_totals(state.totals, metrics)
+    metrics |= sums | {
         "train/policy_version": float(step),
         "checkpoint/failed_saves": float(parts.saver.counted()),
         "grading/lost_workers": float(parts.grader.lost_workers()),
         "time/save_s": parts.saver.seconds(),
         "memory/peak_gb": peak_memory_gb(),
     }
-    return replace(state, step=step, version=step, pending=None, score=score(metrics, parts.config.checkpoint)), metrics
+    metrics |= gain(sums, metrics)
+    after = replace(state, step=step, version=step, pending=None, totals=sums)
+    return replace(after, score=score(metrics, parts.config.checkpoint)), metrics
 
 
 def report(
@@ -266,23 +294,24 @@ def check_versions(groups: Sequence[Group], version: int, max_staleness: int) ->
                     )
 
 
-def with_policies(batch: Batch, groups: Sequence[Group], parts: Parts, state: TrainState) -> tuple[Batch, float | None]:
-    """Fixes the old (and reference) log-probs of the step; returns the engine/learner gap if measured.
+def with_policies(
+    batch: Batch, groups: Sequence[Group], parts: Parts, state: TrainState
+) -> tuple[Batch, dict[str, float]]:
+    """Fixes the old (and reference) log-probs of the step; returns the engine/learner gap, see `gap_metrics`.
 
     The gap is over tokens that the present policy sampled: carried ones differ because the policy moved
-    (NaN where there are no others). With old_logprobs = "engine" it is measured by the first update
+    (NaN where there are no others). With old_logprobs = "engine" it is empty: the first update measures it
     instead, whose weights are still those that the engine sampled with.
     """
     algorithm = parts.config.algorithm
-    gap: float | None = None
+    gap: dict[str, float] = {}
     if algorithm.old_logprobs == "engine":
         batch = replace(batch, old_logprobs=batch.engine_logprobs)
     else:
         old = parts.learner.logprobs(batch)
         fresh = [all(v == state.version for v, _ in r.response.token_versions) for g in groups for r in g.rollouts]
         rows = [row for row, is_fresh in enumerate(fresh) if is_fresh]
-        difference = (old - batch.engine_logprobs)[rows][batch.loss_mask[rows]]
-        gap = float(difference.abs().double().mean()) if len(difference) else (0.0 if rows else float("nan"))
+        gap = gap_metrics(old[rows], batch.engine_logprobs[rows], batch.loss_mask[rows])
         batch = replace(batch, old_logprobs=old)
     if algorithm.kl.place != "off":
         batch = replace(batch, ref_logprobs=parts.learner.logprobs(batch, reference=True))

@@ -165,6 +165,8 @@ class Batch:
     advantages: f32 [B], or [B, T] where the tokens of a response have values of their own.
     row_weights: f64 [B]; the loss is sum over b, t of row_weights[b] * loss_mask[b, t] * loss[b, t].
     selected: bool [B, T] or None; the tokens that an entropy control picked for this mini-batch.
+    response: i64 [B], the g of each row within its draw; correct: i8 [B], 1 right, 0 wrong, -1 not said;
+        truncated: bool [B], ended by the token limit. For what is shown alone; None where nobody filled them in.
     """
 
     draw: Tensor
@@ -178,6 +180,9 @@ class Batch:
     old_logprobs: Tensor | None = None
     ref_logprobs: Tensor | None = None
     selected: Tensor | None = None
+    response: Tensor | None = None
+    correct: Tensor | None = None
+    truncated: Tensor | None = None
 
     @property
     def token_advantages(self) -> Tensor:

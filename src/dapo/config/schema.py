@@ -274,6 +274,11 @@ class LogConfig(Section):
 
     rollouts_every: NullableInt = 1
     """Write every response of every so many steps to rollouts/; "off": none."""
+    token_rows: Int = Field(default=8, ge=0)
+    """Of so many responses of each of those steps, write the log-prob, ratio and clip of every token to tokens/."""
+    credit_every: NullableInt = 20
+    """Every so many steps, and at the last, write to credit/ which responses the gradient of the step's last update
+    comes from; that update's forward and backward pass is then run once more. "off": never."""
 
 
 class Config(Section):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -10,6 +11,33 @@ from dapo.types import Batch
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credit:
+    """Gradients of the buckets b of a mini-batch's rows beside the whole gradient g = sum_b g_b, before clipping.
+
+    norm: |g|. buckets: b -> (<g_b, g>, |g_b|).
+    """
+
+    norm: float
+    buckets: Mapping[int, tuple[float, float]]
+
+
+@dataclass(slots=True)
+class Trace:
+    """What an update saw token by token, filled in by the learner: the mini-batch's rows, on the CPU.
+
+    bucket: i64 [B], or None. Where it is given, `credit` is filled in: rows of one number are a bucket.
+    logprobs, collision: f32 [B, T], 0 outside responses that have loss tokens: log pi(y) and sum_v pi_v^2 by the
+        weights before the step.
+    credit: None where it wasn't asked for, or where the gradient is zero or not finite.
+    """
+
+    bucket: Tensor | None = None
+    logprobs: Tensor | None = None
+    collision: Tensor | None = None
+    credit: Credit | None = None
 
 
 class Learner(Protocol):
@@ -30,8 +58,8 @@ class Learner(Protocol):
     def cut(self, minibatch: Batch) -> list[list[int]]:
         """Rows of each micro-batch that `update` would run; every row exactly once."""
 
-    def update(self, minibatch: Batch, learning_rate: float) -> dict[str, float]:
-        """One optimiser step on sum(row_weights * loss). Returns metrics by name.
+    def update(self, minibatch: Batch, learning_rate: float, trace: Trace | None = None) -> dict[str, float]:
+        """One optimiser step on sum(row_weights * loss). Returns metrics by name, and fills in `trace`.
 
         The batch brings old_logprobs and row_weights. A non-finite gradient skips the step and
         reports grad/nonfinite = 1. An exception leaves weights and optimiser as they were.

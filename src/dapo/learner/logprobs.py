@@ -1,6 +1,6 @@
-"""Log-probabilities and entropies over a vocabulary with few passes over the logits.
+"""Log-probabilities, entropies and collision probabilities over a vocabulary with few passes over the logits.
 
-The plain form is `algorithm.token_logprobs`; the tests hold this one to it.
+The plain forms are `algorithm.token_logprobs` and `algorithm.collision`; the tests hold this one to them.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ import torch
 from torch import Tensor
 
 
-def token_logprobs(logits_NV: Tensor, token_ids_N: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """See `algorithm.token_logprobs`; both results carry a gradient. Give it logits of its own (see TokenLogprobs)."""
-    result: tuple[Tensor, Tensor] = TokenLogprobs.apply(logits_NV, token_ids_N, temperature)  # type: ignore[no-untyped-call]
+def token_logprobs(logits_NV: Tensor, token_ids_N: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+    """(logprobs_N, entropy_N, collision_N); the first two carry a gradient. Give it logits of its own: see below."""
+    result: tuple[Tensor, Tensor, Tensor] = TokenLogprobs.apply(logits_NV, token_ids_N, temperature)  # type: ignore[no-untyped-call]
     return result
 
 
 class TokenLogprobs(torch.autograd.Function):
-    """(logprobs_N, entropy_N), float32, of logits_NV at temperature T; see `algorithm.token_logprobs`.
+    """(logprobs_N, entropy_N, collision_N), float32, of logits_NV at temperature T.
+
+    See `algorithm.token_logprobs`, and `algorithm.collision` for sum_v p_v^2.
 
     Backward, with p = softmax(z / T), g and h the gradients of log-prob and entropy H:
 
@@ -29,25 +31,26 @@ class TokenLogprobs(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, logits_NV: Tensor, token_ids_N: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, logits_NV: Tensor, token_ids_N: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
         """One pass for the largest, one for exp and its sums."""
         scaled_NV = logits_NV.float()
         if temperature != 1.0:
             scaled_NV = scaled_NV.div_(temperature) if scaled_NV is not logits_NV else scaled_NV / temperature
         log_z_N = torch.empty(len(scaled_NV), dtype=torch.float32, device=scaled_NV.device)
-        entropy_N = torch.empty_like(log_z_N)
+        entropy_N, collision_N = torch.empty_like(log_z_N), torch.empty_like(log_z_N)
         for part in _parts(scaled_NV):
-            log_z_N[part], entropy_N[part] = _normaliser_and_entropy(scaled_NV[part])
+            log_z_N[part], entropy_N[part], collision_N[part] = _of_distributions(scaled_NV[part])
         chosen_N = scaled_NV.gather(-1, token_ids_N.unsqueeze(-1)).squeeze(-1)
         ctx.save_for_backward(scaled_NV, token_ids_N, log_z_N, entropy_N)
         ctx.temperature, ctx.dtype = temperature, logits_NV.dtype
-        return chosen_N - log_z_N, entropy_N
+        ctx.mark_non_differentiable(collision_N)
+        return chosen_N - log_z_N, entropy_N, collision_N
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         """See the class."""
         scaled_NV, token_ids_N, log_z_N, entropy_N = ctx.saved_tensors
-        of_logprob_N, of_entropy_N = gradients
+        of_logprob_N, of_entropy_N, _ = gradients
         with_entropy = bool(of_entropy_N.any())
         for part in _parts(scaled_NV):
             log_p = scaled_NV[part].sub_(log_z_N[part].unsqueeze(1))
@@ -72,13 +75,17 @@ def _parts(tensor: Tensor) -> list[slice]:
     return [slice(start, start + rows) for start in range(0, len(tensor), rows)]
 
 
-def _normaliser_and_entropy(scaled_RV: Tensor) -> tuple[Tensor, Tensor]:
-    """log Z = m + log s,  H = log s - sum_v e_v (z_v - m) / s,  with e_v = exp(z_v - m), s their sum."""
+def _of_distributions(scaled_RV: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """log Z = m + log s,  H = log s - sum_v e_v (z_v - m) / s,  sum_v p_v^2 = sum_v e_v^2 / s^2.
+
+    With e_v = exp(z_v - m), s their sum.
+    """
     largest_R1 = scaled_RV.amax(dim=1, keepdim=True)
     shifted_RV = scaled_RV - largest_R1
     exp_RV = shifted_RV.exp()
     total_R = exp_RV.sum(dim=1)
+    norm_R = torch.linalg.vector_norm(exp_RV, dim=1)
     finite_RV = shifted_RV.clamp_min_(LEAST)
     weighted_R = exp_RV.mul_(finite_RV).sum(dim=1)
     log_total_R = total_R.log()
-    return largest_R1.squeeze(1) + log_total_R, log_total_R - weighted_R / total_R
+    return largest_R1.squeeze(1) + log_total_R, log_total_R - weighted_R / total_R, (norm_R / total_R).square()

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from dapo.config.schema import Config
 from dapo.errors import ConfigError, ModelError
-from dapo.learner.torch_learner import ADAPTERS, LearnerSettings, Objective, TorchLearner, read_weights
+from dapo.learner.settings import LearnerSettings
+from dapo.learner.torch_learner import ADAPTERS, Objective, TorchLearner, read_weights
 from dapo.rng import derive_seed
 
 Targets = Literal["all-linear", "attention"]

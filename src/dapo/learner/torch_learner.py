@@ -2,63 +2,33 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from dapo.algorithm import (
-    KLEstimator,
-    ObjectiveInputs,
-    clip_statistics,
-    importance_weights,
-    kl_estimate,
-    masked,
-    weighted_loss,
-)
+from dapo.algorithm import ObjectiveInputs, importance_weights, kl_estimate, masked, weighted_loss
 from dapo.errors import ModelError
+from dapo.learner.base import Trace
+from dapo.learner.credit import bucket_gradients
 from dapo.learner.lane_attention import LaneMask, use
 from dapo.learner.logprobs import token_logprobs
-from dapo.learner.packing import MicroBatch, Packing, cut, microbatches
+from dapo.learner.movement import Movement
+from dapo.learner.packing import MicroBatch, cut, microbatches
+from dapo.learner.settings import LearnerSettings
+from dapo.learner.watch import add, averages, watched, weight_sums
 from dapo.model.loading import SplitModel
 from dapo.neighbours import sequence_importance_weights
 from dapo.spans import span
 from dapo.types import Batch
 
 Objective = Callable[[ObjectiveInputs], Tensor]
-Level = Literal["token", "sequence"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LearnerSettings:
-    """What the learner needs to know; see the configuration fields of the same names."""
-
-    temperature: float = 1.0
-    tokens_per_microbatch: int = 16384
-    packing: Packing = "shared_prompt"
-    logits_chunk_tokens: int = 512
-    gradient_checkpointing: bool = False
-    weight_decay: float = 0.1
-    betas: tuple[float, float] = (0.9, 0.999)
-    adam_eps: float = 1e-8
-    max_grad_norm: float | None = 1.0
-    clip_low: float | None = 0.2
-    clip_high: float | None = 0.28
-    clip_dual: float | None = None
-    log_ratio_clamp: float | None = None
-    ratio_level: Level = "token"  # of the clip fractions
-    importance_cap: float | None = None
-    importance_level: Level = "token"
-    kl_coef: float = 0.0  # of the KL in the loss
-    kl_estimator: KLEstimator = "k3"
-    entropy_coef: float = 0.0
 
 
 class TorchLearner:
@@ -123,7 +93,7 @@ class TorchLearner:
         result = torch.zeros(batch.token_ids.shape, dtype=torch.float32)
         for micro in self._microbatches(batch, range(batch.num_rows)):
             with span("log-probs"):
-                logprobs_N, _ = self._forward(split, micro)
+                logprobs_N, _, _ = self._forward(split, micro)
             result[micro.row_N, micro.column_N] = logprobs_N.cpu()
         return result
 
@@ -148,33 +118,36 @@ class TorchLearner:
         lanes = cut(minibatch, rows, settings.packing, settings.tokens_per_microbatch)
         return [[row for lane in micro for row in lane] for micro in lanes]
 
-    def update(self, minibatch: Batch, learning_rate: float) -> dict[str, float]:
+    def update(self, minibatch: Batch, learning_rate: float, trace: Trace | None = None) -> dict[str, float]:
         """See Learner."""
         if minibatch.old_logprobs is None:
             raise ValueError("update needs old_logprobs")
-        totals: defaultdict[str, float] = defaultdict(float)
+        if trace is not None:
+            trace.logprobs, trace.collision = torch.zeros(2, *minibatch.token_ids.shape).unbind()
         rows = torch.nonzero(minibatch.loss_tokens > 0).flatten().tolist()
-        for micro in self._microbatches(minibatch, rows):
-            with span("forward"):
-                loss, sums = self._loss(minibatch, micro)
-            with span("backward"):
-                loss.backward()  # type: ignore[no-untyped-call]
-            ratio_max = max(totals["ratio/max"], sums.pop("ratio/max"))
-            for name, value in sums.items():
-                totals[name] += value
-            totals["ratio/max"] = ratio_max
+        totals = {"loss/policy": 0.0, "ratio/max": 0.0}
+        self._backward(minibatch, rows, totals, trace)
         with span("optimiser"):
             norm = self._gradient_norm() if rows else 0.0
-            finite = norm == norm and norm != float("inf")
+        finite = norm == norm and norm != float("inf")
+        if trace is not None and trace.bucket is not None and finite and norm:
+            with span("credit"):
+                backward = partial(self._backward, minibatch)
+                trace.credit = bucket_gradients(backward, list(self._trained.values()), trace.bucket, rows)
+        moved: dict[str, float] = {}
+        with span("optimiser"):
             if finite and rows:
-                self._step(norm, learning_rate)
+                moved = self._step(norm, learning_rate)
             self._optimizer.zero_grad(set_to_none=True)
-        totals.setdefault("loss/policy", 0.0)
-        return _averages(totals, int(minibatch.loss_tokens.sum())) | {
-            "grad/norm": norm,
-            "grad/nonfinite": float(not finite),
-            "train/learning_rate": learning_rate,
-        }
+        return (
+            averages(totals, int(minibatch.loss_tokens.sum()))
+            | moved
+            | {
+                "grad/norm": norm,
+                "grad/nonfinite": float(not finite),
+                "train/learning_rate": learning_rate,
+            }
+        )
 
     def export_weights(self) -> Iterator[tuple[str, Tensor]]:
         """See Learner."""
@@ -249,8 +222,20 @@ class TorchLearner:
             return nullcontext()
         return torch.autocast(self._device.type, dtype=self._dtype)
 
-    def _forward(self, split: SplitModel, micro: MicroBatch) -> tuple[Tensor, Tensor]:
-        """(logprobs_N, entropy_N) of the micro-batch's response tokens, logits made in chunks."""
+    def _backward(
+        self, minibatch: Batch, rows: list[int], totals: dict[str, float] | None = None, trace: Trace | None = None
+    ) -> None:
+        """Adds the gradient of these rows' share of the loss; adds sums over their loss tokens to `totals`."""
+        for micro in self._microbatches(minibatch, rows):
+            with span("forward"):
+                loss, sums = self._loss(minibatch, micro, trace)
+            if totals is not None:
+                add(totals, sums)
+            with span("backward"):
+                loss.backward()  # type: ignore[no-untyped-call]
+
+    def _forward(self, split: SplitModel, micro: MicroBatch) -> tuple[Tensor, Tensor, Tensor]:
+        """(logprobs_N, entropy_N, collision_N) of the micro-batch's response tokens, logits made in chunks."""
         device = self._device
         with self._autocast():
             hidden = split.body(
@@ -262,13 +247,14 @@ class TorchLearner:
             predictors = hidden[micro.input_N.to(device), micro.source_N.to(device)]
             return self._token_logprobs(split, predictors, micro.target_N.to(device))
 
-    def _token_logprobs(self, split: SplitModel, hidden_NH: Tensor, target_N: Tensor) -> tuple[Tensor, Tensor]:
+    def _token_logprobs(self, split: SplitModel, hidden_NH: Tensor, target_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Chunk by chunk; too many logits to keep are made again in the backward pass."""
         if not len(target_N):
-            return hidden_NH.sum(-1).float(), hidden_NH.sum(-1).float()
+            nothing = hidden_NH.sum(-1).float()
+            return nothing, nothing, nothing
         temperature, size = self._settings.temperature, self._settings.logits_chunk_tokens
 
-        def chunk(hidden: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        def chunk(hidden: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             return token_logprobs(split.head(hidden), target, temperature)
 
         again = torch.is_grad_enabled() and len(target_N) * split.vocabulary > KEPT_LOGITS
@@ -276,13 +262,16 @@ class TorchLearner:
             checkpoint(chunk, hidden, target, use_reentrant=False) if again else chunk(hidden, target)
             for hidden, target in zip(torch.split(hidden_NH, size), torch.split(target_N, size), strict=True)
         ]
-        logprobs, entropies = zip(*parts, strict=True)
-        return torch.cat(logprobs), torch.cat(entropies)
+        logprobs, entropies, collisions = zip(*parts, strict=True)
+        return torch.cat(logprobs), torch.cat(entropies), torch.cat(collisions)
 
-    def _loss(self, minibatch: Batch, micro: MicroBatch) -> tuple[Tensor, dict[str, float]]:
+    def _loss(self, minibatch: Batch, micro: MicroBatch, trace: Trace | None = None) -> tuple[Tensor, dict[str, float]]:
         """The micro-batch's share of the loss, and sums over its loss tokens."""
         settings, device = self._settings, self._device
-        logprobs_N, entropy_N = self._forward(self._split, micro)
+        logprobs_N, entropy_N, collision_N = self._forward(self._split, micro)
+        if trace is not None and trace.logprobs is not None and trace.collision is not None:
+            trace.logprobs[micro.row_N, micro.column_N] = logprobs_N.detach().cpu()
+            trace.collision[micro.row_N, micro.column_N] = collision_N.cpu()
         rows = list(micro.rows)
         part = minibatch.take(rows)
         assert part.old_logprobs is not None
@@ -308,7 +297,7 @@ class TorchLearner:
             weigh = sequence_importance_weights if settings.importance_level == "sequence" else importance_weights
             weights_BT = weigh(old_BT, part.engine_logprobs.to(device), mask_BT, settings.importance_cap)
             loss_BT = loss_BT * weights_BT
-            sums |= _weight_sums(weights_BT[mask_BT], settings.importance_cap)
+            sums |= weight_sums(weights_BT[mask_BT], settings.importance_cap)
         if settings.kl_coef and inputs.ref_logprobs_BT is not None:
             kl_BT = kl_estimate(logprobs_BT, inputs.ref_logprobs_BT, mask_BT, settings.kl_estimator)
             loss_BT = loss_BT + settings.kl_coef * kl_BT
@@ -316,35 +305,16 @@ class TorchLearner:
         if settings.entropy_coef:
             loss_BT = loss_BT - settings.entropy_coef * masked(entropy_BT, mask_BT)
         loss = weighted_loss(loss_BT, mask_BT, part.row_weights.to(device))
-        sums |= self._watch(inputs, entropy_BT.detach())
+        sums |= watched(inputs, entropy_BT.detach(), settings)
         sums["loss/policy"] = float(loss.detach())
         return loss, sums
-
-    @torch.no_grad()
-    def _watch(self, inputs: ObjectiveInputs, entropy_BT: Tensor) -> dict[str, float]:
-        settings, mask_BT = self._settings, inputs.mask_BT
-        sums = clip_statistics(
-            inputs,
-            clip_low=settings.clip_low,
-            clip_high=settings.clip_high,
-            clip_dual=settings.clip_dual,
-            log_ratio_clamp=settings.log_ratio_clamp,
-            level=settings.ratio_level,
-        )
-        if inputs.selected_BT is not None:
-            sums["clip/selected"] = (inputs.selected_BT & mask_BT).double().sum()
-        difference = (inputs.logprobs_BT - inputs.old_logprobs_BT)[mask_BT].double()
-        sums["policy/entropy"] = entropy_BT[mask_BT].double().sum()
-        sums["policy/mean_token_probability"] = inputs.logprobs_BT[mask_BT].double().exp().sum()
-        sums["policy/kl_to_old"] = (torch.exp(-difference) - 1 + difference).nan_to_num(posinf=0.0).sum()
-        sums["ratio/logprob_abs_mean"] = difference.abs().sum()
-        return {name: float(value) for name, value in sums.items()}
 
     def _gradient_norm(self) -> float:
         gradients = [p.grad for p in self._trained.values() if p.grad is not None]
         return float(torch.nn.utils.get_total_norm(gradients))
 
-    def _step(self, norm: float, learning_rate: float) -> None:
+    def _step(self, norm: float, learning_rate: float) -> dict[str, float]:
+        """Clips, steps, and tells how far that went."""
         limit = self._settings.max_grad_norm
         if limit is not None and norm > limit:
             for parameter in self._trained.values():
@@ -352,7 +322,9 @@ class TorchLearner:
                     parameter.grad.mul_(limit / norm)
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
+        movement = Movement(self._trained.values())
         self._optimizer.step()
+        return movement.norms()
 
 
 KEPT_LOGITS = 2**28  # of a micro-batch, 1 GiB in float32: beyond it they are not kept for the backward pass
@@ -366,33 +338,3 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     for file in sorted(folder.glob("*.safetensors")):
         found.update(load_file(file))
     return found
-
-
-def _weight_sums(weights_N: Tensor, cap: float) -> dict[str, float]:
-    return {
-        "importance/mean": float(weights_N.sum()),
-        "importance/capped_fraction": float((weights_N >= cap).sum()),
-        "importance/square": float(weights_N.square().sum()),
-    }
-
-
-SUMS_OF_ROWS = ("loss/policy", "ratio/max")  # already what they should be
-
-
-def _averages(totals: Mapping[str, float], tokens: int) -> dict[str, float]:
-    """Sums over loss tokens into means; fractions get their unit's name."""
-    named = {
-        "clip/high": "clip/high_fraction",
-        "clip/low": "clip/low_fraction",
-        "clip/dual": "clip/dual_fraction",
-        "clip/selected": "clip/selected_fraction",
-        "ratio/outside": "ratio/outside_fraction",
-        "ratio/clamped": "ratio/clamped_fraction",
-    }
-    result = {}
-    for key, value in totals.items():
-        result[named.get(key, key)] = value if key in SUMS_OF_ROWS else value / max(tokens, 1)
-    if "importance/square" in result:
-        square = result.pop("importance/square")
-        result["importance/effective_fraction"] = result["importance/mean"] ** 2 / max(square, 1e-12)
-    return result

@@ -30,8 +30,8 @@ STEP_FILE = re.compile(r"step_(\d{6,})\.(?:jsonl\.zst|json)")
 class RunDirectory:
     """runs/<recipe>-<YYYYMMDD-HHMMSS>/, held by one process at a time.
 
-    config.resolved.json, manifest.json, metrics.jsonl, rollouts/step_*.jsonl.zst,
-    checkpoints/step_*/, eval/step_*.json, log.txt.
+    config.resolved.json, manifest.json, metrics.jsonl, rollouts/step_*.jsonl.zst, tokens/step_*.jsonl.zst,
+    credit/step_*.json, checkpoints/step_*/, eval/step_*.json, log.txt.
     """
 
     def __init__(self, path: Path) -> None:
@@ -52,7 +52,7 @@ class RunDirectory:
             raise UserError(
                 f"--output-dir {path}: holds a run already; continue it with --resume {path}, or name another"
             )
-        for name in ("metrics.jsonl", "checkpoints", "rollouts", "eval"):
+        for name in ("metrics.jsonl", "checkpoints", "rollouts", "tokens", "credit", "eval"):
             if (path / name).exists():
                 raise UserError(f"--output-dir {path}: holds {name} of something else; name another folder")
         return cls(path)
@@ -193,7 +193,8 @@ class RunDirectory:
         rows = [row for row in self.metrics() if row["step"] <= step]
         with _writing(self.metrics_file):
             write_text(self.metrics_file, "".join(json.dumps(row) + "\n" for row in rows))
-        for folder, last in (("rollouts", step if sampled is None else sampled), ("eval", step)):
+        ends = {"rollouts": step if sampled is None else sampled, "eval": step, "tokens": step, "credit": step}
+        for folder, last in ends.items():
             for file in (self.path / folder).glob("step_*"):
                 number = STEP_FILE.fullmatch(file.name)
                 if number is not None and int(number[1]) > last:
