@@ -394,7 +394,10 @@ def test_the_ledger_by_hand() -> None:
       acceptance (2 - 1)/(5 - 1) = .25
       right      4 + 0 + 1 + 0 + 1 = 6 of 20; kept 2 of 8
       unparsed   4 of 20; all right 1 of 5; all wrong 2 of 5 (the unparsed one counts)
-      kept mean length 5, dropped (2 + 3 + 5)/3
+      kept mean length 5, dropped (2 + 3 + 5)/3; right (4 * 2 + 4 + 6)/6, wrong (80 - 18)/14
+      spread     rewards 1, -1, -1, -1: sqrt(3)/2 of both mixed groups, 0 of the rest
+      diversity  a group's right responses are one text, its wrong ones another: 1 1 2 1 2 answers, 3 3 2 3 2 repeats
+      quarters   of 4 * (2 3 4 5 6 44) tokens: up to 3, 4.5 and 6: 20, 16, 44 and 176 of 256
     """
     made = config(sampling__gen_prompts=6, sampling__max_response_tokens=44)
     got = collect(made, by_draw("RWMUMM", lambda draw, g: draw + 2 if draw < 5 else 45))
@@ -445,8 +448,18 @@ def test_the_ledger_by_hand() -> None:
         "kept/shaped_reward_mean": (2 - 6) / 8,
         "sampled/reward_grader_mean": (6 - 14) / 20,
         "kept/reward_grader_mean": (2 - 6) / 8,
+        "response/length_p10_tokens": 2,
+        "response/length_p50_tokens": 4,
+        "response/length_p90_tokens": 6,
+        "response/right_length_mean_tokens": 3,
+        "response/wrong_length_mean_tokens": 62 / 14,
+        "response/overlong_penalty_sum": 0,
+        "sampled/reward_spread": 2 * math.sqrt(3) / 2 / 5,
+        "kept/reward_spread": math.sqrt(3) / 2,
+        "diversity/distinct_answers_mean": 7 / 5,
+        "diversity/duplicate_responses_fraction": 13 / 20,
     }
-    clock = {"tokens/per_s", "time/rollout_s", "time/grade_s", "time/rollout_kept_s", "time/rollout_wasted_s"}
+    clock = {"tokens/per_s", *(key for key in account if key.startswith("time/"))}
     unknown = {"sampling/predicted_acceptance", "sampling/predictable_acceptance"}  # no earlier draws
     shift = {key for key in account if key.startswith("shift/")}
     found = {key: value for key, value in account.items() if key not in clock | unknown | shift}
@@ -456,6 +469,8 @@ def test_the_ledger_by_hand() -> None:
     assert account["time/rollout_kept_s"] == pytest.approx(account["time/rollout_s"] * 40 / 256)
     assert account["time/rollout_wasted_s"] == pytest.approx(account["time/rollout_s"] * 216 / 256)
     assert account["tokens/per_s"] == pytest.approx(256 / account["time/rollout_s"])
+    quarters = [account[f"time/rollout_length_q{number}_s"] / account["time/rollout_s"] for number in (1, 2, 3, 4)]
+    assert quarters == pytest.approx([20 / 256, 16 / 256, 44 / 256, 176 / 256])
     assert min(account["time/rollout_s"], account["time/grade_s"]) > 0
 
 

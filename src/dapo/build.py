@@ -30,6 +30,7 @@ from dapo.learner.base import Learner
 from dapo.learner.lora import LoraLearner, LoraSettings, need_peft
 from dapo.learner.settings import LearnerSettings
 from dapo.learner.torch_learner import Objective, TorchLearner
+from dapo.ledger import Progress
 from dapo.loop import Parts
 from dapo.model.loading import check_architecture, eos_ids, load_model, load_tokenizer, pick_device, pick_dtype
 from dapo.objectives import BUILT_IN, clip_bounds
@@ -249,6 +250,7 @@ def build(
         view=view,
         saver=make_saver(config, run, learner, policy, made_of, view, found),
         trackers=Trackers(make_trackers(config), view.say),
+        progress=Progress(run.metrics),
     )
 
 

@@ -6,7 +6,8 @@ over the draws up to the cut M. Tokens balance: generated + carried_in = kept + 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -79,25 +80,32 @@ def totals(before: Mapping[str, float], metrics: Mapping[str, float], drawn: int
     return after
 
 
-def time_totals(before: Mapping[str, float], metrics: Mapping[str, float]) -> dict[str, float]:
-    """The totals at a step's end: total/device_hours counts the steps' own seconds, evaluations left out.
+class Progress:
+    """Device hours and the gain in accuracy since step 0.
 
-    total/first_accuracy is the sampled accuracy of the first step that had one.
+    Seconds differ between two equal runs, so that they are no part of the training state: they come from the lines
+    that metrics.jsonl holds when they are first asked for.
+
+    Args:
+        lines: gives those lines.
     """
-    after = dict(before)
-    after["total/device_hours"] = before.get("total/device_hours", 0.0) + metrics["time/step_s"] / 3600
-    accuracy = metrics.get("sampled/accuracy", float("nan"))
-    if "total/first_accuracy" not in after and accuracy == accuracy:
-        after["total/first_accuracy"] = accuracy
-    return after
 
+    def __init__(self, lines: Callable[[], Sequence[Mapping[str, Any]]]) -> None:
+        self._lines = lines
+        self._steps: dict[int, Mapping[str, Any]] | None = None
 
-def gain(sums: Mapping[str, float], metrics: Mapping[str, float]) -> dict[str, float]:
-    """progress/accuracy_gain_per_device_hour: (sampled accuracy - that of the first step) / device hours so far."""
-    if "total/first_accuracy" not in sums or "sampled/accuracy" not in metrics:
-        return {}
-    gained = metrics["sampled/accuracy"] - sums["total/first_accuracy"]
-    return {"progress/accuracy_gain_per_device_hour": gained / max(sums["total/device_hours"], 1e-9)}
+    def at(self, step: int, metrics: Mapping[str, float]) -> dict[str, float]:
+        """total/device_hours and progress/accuracy_gain_per_device_hour of a step. Evaluations' time is left out."""
+        if self._steps is None:
+            self._steps = {line["step"]: line for line in self._lines()}
+        self._steps[step] = {name: metrics[name] for name in ("time/step_s", "sampled/accuracy") if name in metrics}
+        hours = sum(line.get("time/step_s") or 0.0 for line in self._steps.values()) / 3600
+        known = (self._steps[number].get("sampled/accuracy") for number in sorted(self._steps))
+        first = next((accuracy for accuracy in known if accuracy is not None), None)
+        if first is None or "sampled/accuracy" not in metrics:
+            return {"total/device_hours": hours}
+        gain = (metrics["sampled/accuracy"] - first) / max(hours, 1e-9)
+        return {"total/device_hours": hours, "progress/accuracy_gain_per_device_hour": gain}
 
 
 def prompts_drawn(collected: Collected) -> int:

@@ -31,7 +31,7 @@ from dapo.evaluate.evaluation import Evaluation
 from dapo.evaluate.run import Sets, evaluate
 from dapo.grading import GroupGrader
 from dapo.learner.base import Learner, Trace
-from dapo.ledger import gain, history_after, ledger, prompts_drawn, time_totals, totals
+from dapo.ledger import Progress, history_after, ledger, prompts_drawn, totals
 from dapo.metrics import batch_metrics, gap_metrics, kl_metrics, peak_memory_gb, score, traced_metrics, update_metrics
 from dapo.rollout.base import RolloutEngine
 from dapo.run.directory import RunDirectory, resume_command
@@ -62,6 +62,7 @@ class Parts:
     view: View
     saver: Saver
     trackers: Trackers
+    progress: Progress
 
 
 def train(parts: Parts, state: TrainState, on_step: Callable[[StepReport], None] | None = None) -> TrainState:
@@ -209,17 +210,15 @@ def finish(parts: Parts, state: TrainState, stop: StopRequest) -> tuple[TrainSta
     metrics["time/step_s"] += time.perf_counter() - start
     if parts.tests and _due(step, parts.config.eval.every, parts.config.train.num_steps):
         metrics |= run_evaluation(parts, step, stop).metrics()
-    sums = time_totals(state.totals, metrics)
-    metrics |= sums | {
+    metrics |= {
         "train/policy_version": float(step),
         "checkpoint/failed_saves": float(parts.saver.counted()),
         "grading/lost_workers": float(parts.grader.lost_workers()),
         "time/save_s": parts.saver.seconds(),
         "memory/peak_gb": peak_memory_gb(),
     }
-    metrics |= gain(sums, metrics)
-    after = replace(state, step=step, version=step, pending=None, totals=sums)
-    return replace(after, score=score(metrics, parts.config.checkpoint)), metrics
+    metrics |= parts.progress.at(step, metrics)
+    return replace(state, step=step, version=step, pending=None, score=score(metrics, parts.config.checkpoint)), metrics
 
 
 def report(

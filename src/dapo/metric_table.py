@@ -161,8 +161,7 @@ total/rewards | responses | behind reward.normalisation = "running": responses s
 total/reward_sum | reward | their rewards' sum
 total/reward_square_sum | reward^2 | their rewards' sum of squares
 total/device_hours | h | sum of time/step_s / 3600, one device
-total/first_accuracy | 1 | sampled/accuracy of the first step
-progress/accuracy_gain_per_device_hour | 1/h | (sampled/accuracy - total/first_accuracy) / total/device_hours
+progress/accuracy_gain_per_device_hour | 1/h | (sampled/accuracy - that of the first step) / total/device_hours
 data/epoch | epochs | place in the prompt stream / its length
 data/prompts_drawn | prompts | graded draws since step 0
 grading/lost_workers | processes | grading processes that died unasked

@@ -26,6 +26,7 @@ NAMES = {
     "forward": "the update's forward passes and loss",
     "backward": "the update's backward passes",
     "optimiser": "gradient norm, clipping, AdamW",
+    "credit": "the credit table's products of gradients",
     "update": "laying out micro-batches, statistics",
     "sampling": "draws, the filter, the ledger",
     "grading": "rewards",
