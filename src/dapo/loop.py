@@ -25,7 +25,7 @@ from typing import Any
 from dapo.advantages import reward_moments
 from dapo.batch import make_batch, minibatches, with_advantages
 from dapo.config.schema import Config
-from dapo.credit import Buckets, make_buckets, proxy, table
+from dapo.credit import Buckets, make_buckets, proxy, row_advantages, table
 from dapo.errors import DapoError, EngineError, Interrupted, NonFiniteGradients, SamplingExhausted, SaveFailed, Stopped
 from dapo.evaluate.evaluation import Evaluation
 from dapo.evaluate.run import Sets, evaluate
@@ -135,7 +135,8 @@ def sample(parts: Parts, state: TrainState, stop: StopRequest) -> TrainState:
     if _due(step, config.log.rollouts_every, 0):
         try:
             with span("writing"):
-                parts.run.write_rollouts(step, (*collected.taken, *collected.surplus), collected.kept)
+                groups, advantages = (*collected.taken, *collected.surplus), row_advantages(batch).tolist()
+                parts.run.write_rollouts(step, groups, collected.kept, advantages)
         except SaveFailed as error:
             parts.saver.tolerate(error)
     metrics |= sums | gap | batch_metrics(batch) | kl_metrics(batch, config)
@@ -162,7 +163,8 @@ def update(parts: Parts, state: TrainState) -> TrainState:
     assert pending is not None
     parts.view.phase("training")
     minibatch, last = pending.minibatches[0], len(pending.minibatches) == 1
-    asked = last and _due(step, parts.config.log.credit_every, parts.config.train.num_steps)
+    every = parts.config.log.credit_every
+    asked = last and every is not None and _due(step, every, parts.config.train.num_steps)
     buckets = make_buckets(minibatch) if asked else None
     trace = Trace(bucket=None if buckets is None else buckets.number_B)
     metrics = parts.learner.update(minibatch, learning_rate(step, parts.config), trace)

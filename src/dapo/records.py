@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dapo.types import Group, Prompt
@@ -10,8 +10,8 @@ from dapo.types import Group, Prompt
 Row = dict[str, Any]
 
 
-def rollout_rows(group: Group, *, kept: bool, step: int) -> Iterator[Row]:
-    """One plain row for each response of a group."""
+def rollout_rows(group: Group, *, kept: bool, step: int, advantages: Sequence[float] | None = None) -> Iterator[Row]:
+    """One plain row for each response of a group; its advantage where it was given one."""
     for g, rollout in enumerate(group.rollouts):
         score = rollout.score
         yield {
@@ -31,6 +31,7 @@ def rollout_rows(group: Group, *, kept: bool, step: int) -> Iterator[Row]:
             "reward": score.reward,
             "parts": dict(score.parts),
             "overlong": rollout.overlong,
+            "advantage": None if advantages is None else advantages[g],
             "kept": kept,
             "versions": [list(run) for run in rollout.response.token_versions],
         }

@@ -159,10 +159,21 @@ class RunDirectory:
             rows.append(row)
         return rows
 
-    def write_rollouts(self, step: int, groups: Iterable[Group], kept: Sequence[Group]) -> None:
-        """rollouts/step_*.jsonl.zst: every response of a step, with whether its group was kept."""
-        draws = {group.draw for group in kept}
-        rows = [row for group in groups for row in rollout_rows(group, kept=group.draw in draws, step=step)]
+    def write_rollouts(
+        self, step: int, groups: Iterable[Group], kept: Sequence[Group], advantages: Sequence[float]
+    ) -> None:
+        """rollouts/step_*.jsonl.zst: every response of a step, with whether its group was kept.
+
+        advantages: of the kept groups' responses, in their order.
+        """
+        given, values = {}, iter(advantages)
+        for group in kept:
+            given[group.draw] = [next(values) for _ in group.rollouts]
+        rows = [
+            row
+            for group in groups
+            for row in rollout_rows(group, kept=group.draw in given, step=step, advantages=given.get(group.draw))
+        ]
         self.write_rows(step, rows, "rollouts")
 
     def write_rows(self, step: int, rows: Iterable[Row], folder_name: str) -> None:
