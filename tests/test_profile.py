@@ -40,6 +40,27 @@ def test_a_span_has_its_own_time_alone() -> None:
     assert recorder.take() == {}
 
 
+def test_a_whole_span_keeps_what_is_inside() -> None:
+    """Nested ones of both kinds; after it, also after a failure, spans are their own again."""
+    recorder = spans.Recorder()
+
+    def work() -> None:
+        with recorder.span("credit", whole=True), recorder.span("forward"), recorder.span("inner", whole=True):
+            time.sleep(0.02)
+            raise KeyError
+
+    for _ in range(2):
+        with recorder.span("update"), pytest.raises(KeyError):
+            work()
+        with recorder.span("forward"):
+            time.sleep(0.01)
+    found = recorder.take()
+    assert {name: calls for name, (_, calls) in found.items()} == {"credit": 2, "update": 2, "forward": 2}
+    assert found["credit"][0] >= 0.04
+    assert found["forward"][0] >= 0.02
+    assert found["update"][0] < 0.01
+
+
 def test_spans_cost_nothing_and_record_nothing_unless_started() -> None:
     """The default; and other threads are left out."""
     with spans.span("x"):

@@ -121,7 +121,8 @@ def sample(parts: Parts, state: TrainState, stop: StopRequest) -> TrainState:
             check_filled(collected, config)
         parts.view.say(collected.short)
     check_versions(collected.kept, state.version, config.sampling.max_staleness)
-    metrics = ledger(collected, state, config)
+    with span("metrics"):
+        metrics = ledger(collected, state, config)
     metrics["data/epoch"] = collected.next_place / parts.epoch_size
     sums = totals(state.totals, metrics, prompts_drawn(collected))
     if config.reward.normalisation == "running":
@@ -139,7 +140,8 @@ def sample(parts: Parts, state: TrainState, stop: StopRequest) -> TrainState:
                 parts.run.write_rollouts(step, groups, collected.kept, advantages)
         except SaveFailed as error:
             parts.saver.tolerate(error)
-    metrics |= sums | gap | batch_metrics(batch) | kl_metrics(batch, config)
+    with span("metrics"):
+        metrics |= sums | gap | batch_metrics(batch) | kl_metrics(batch, config)
     end = time.perf_counter()
     metrics |= {
         "time/train_s": write_start - batch_start,
@@ -168,7 +170,8 @@ def update(parts: Parts, state: TrainState) -> TrainState:
     buckets = make_buckets(minibatch) if asked else None
     trace = Trace(bucket=None if buckets is None else buckets.number_B)
     metrics = parts.learner.update(minibatch, learning_rate(step, parts.config), trace)
-    metrics |= traced_metrics(minibatch, trace, parts.config, first=not pending.updates)
+    with span("metrics"):
+        metrics |= traced_metrics(minibatch, trace, parts.config, first=not pending.updates)
     if last:
         write_trace(parts, step, minibatch, trace, buckets)
     seconds = time.perf_counter() - start

@@ -30,21 +30,24 @@ class Recorder:
         self._synchronise = synchronise
         self._thread = threading.get_ident()
         self._inside: list[float] = []  # seconds of spans within each open one
+        self._whole = False  # whether the innermost one keeps what is inside it
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._calls: defaultdict[str, int] = defaultdict(int)
 
     @contextmanager
-    def span(self, name: str) -> Iterator[None]:
-        """Times its body, also when it fails."""
-        if threading.get_ident() != self._thread:
+    def span(self, name: str, whole: bool = False) -> Iterator[None]:
+        """Times its body, also when it fails. whole: spans inside are counted as its own time."""
+        if threading.get_ident() != self._thread or self._whole:
             yield
             return
         self._synchronise()
         start = time.perf_counter()
         self._inside.append(0.0)
+        self._whole = whole
         try:
             yield
         finally:
+            self._whole = False
             self._synchronise()
             spent = time.perf_counter() - start
             self._seconds[name] += spent - self._inside.pop()
@@ -77,10 +80,10 @@ def stop() -> None:
 
 
 @contextmanager
-def span(name: str) -> Iterator[None]:
-    """A part of a step, by the name it has in profile.jsonl."""
+def span(name: str, whole: bool = False) -> Iterator[None]:
+    """A part of a step, by the name it has in profile.jsonl; see `Recorder.span`."""
     if _recorder is None:
         yield
         return
-    with _recorder.span(name):
+    with _recorder.span(name, whole):
         yield

@@ -131,7 +131,7 @@ class TorchLearner:
             norm = self._gradient_norm() if rows else 0.0
         finite = norm == norm and norm != float("inf")
         if trace is not None and trace.bucket is not None and finite and norm:
-            with span("credit"):
+            with span("credit", whole=True):
                 backward = partial(self._backward, minibatch)
                 trace.credit = bucket_gradients(backward, list(self._trained.values()), trace.bucket, rows)
         moved: dict[str, float] = {}
