@@ -15,8 +15,8 @@ def bucket_gradients(
 ) -> Credit:
     """<g_b, g> and |g_b| of every bucket b of rows, g = sum_b g_b being the gradient that stands in `parameters`.
 
-    The gradients are as they were afterwards. Takes one more forward and backward pass over all rows, and memory
-    for one more set of gradients.
+    The gradients are as they were afterwards. Takes one more forward and backward pass over all rows, and host
+    memory for one more set of gradients: on a device nothing more is held than in an update.
 
     Args:
         backward: adds the gradient of these rows' share of the loss to `parameters`.
@@ -24,7 +24,8 @@ def bucket_gradients(
         bucket_B: i64 [B], the bucket of each row.
         rows: those that have loss tokens.
     """
-    whole = [parameter.grad for parameter in parameters]
+    norm = float(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+    whole = [None if p.grad is None else p.grad.cpu() for p in parameters]  # on a CPU no copy
     buckets: dict[int, tuple[float, float]] = {}
     try:
         for number in sorted({int(bucket_B[row]) for row in rows}):
@@ -32,10 +33,11 @@ def bucket_gradients(
                 parameter.grad = None
             backward([row for row in rows if int(bucket_B[row]) == number])
             pairs = [(p.grad, g) for p, g in zip(parameters, whole, strict=True) if p.grad is not None]
-            product = sum(float(torch.dot(own.flatten(), g.flatten())) for own, g in pairs if g is not None)
+            product = sum(
+                float(torch.dot(own.flatten(), g.to(own.device).flatten())) for own, g in pairs if g is not None
+            )
             buckets[number] = product, float(torch.nn.utils.get_total_norm([own for own, _ in pairs]))
     finally:
         for parameter, gradient in zip(parameters, whole, strict=True):
-            parameter.grad = gradient
-    norm = float(torch.nn.utils.get_total_norm([g for g in whole if g is not None]))
+            parameter.grad = None if gradient is None else gradient.to(parameter.device)
     return Credit(norm=norm, buckets=buckets)
