@@ -41,7 +41,7 @@ LAYERS: list[set[str]] = [
     {"advantages"},  # shaped rewards into advantages
     {"grading", "batch", "flight"},  # draws into groups, groups into batches: shared by the layers above
     {"sampling", "evaluate", "run", "cluster"},
-    {"ledger", "metrics"},
+    {"ledger", "metrics", "alerts"},
     {"loop", "provenance"},
     {"build"},
     {"evaluator", "curate", "rate"},
@@ -56,6 +56,10 @@ CONFINED = {
     "vllm": ("rollout/vllm_engine.py",),
     "ray": ("cluster/",),
     "peft": ("learner/lora.py",),
+    "tensorboard": ("run/tools.py",),
+    "wandb": ("run/tools.py",),
+    "swanlab": ("run/tools.py",),
+    "trackio": ("run/tools.py",),
     "torch.distributed": ("learner/", "cluster/"),
     "pickle": (),
     "_pickle": (),
