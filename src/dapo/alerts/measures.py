@@ -7,6 +7,7 @@ but for `spike` and `total`, which are about odd steps.
 from __future__ import annotations
 
 import math
+import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
@@ -40,7 +41,8 @@ class Series:
 
 def finite(value: object) -> bool:
     """Whether a value of a line of metrics.jsonl is a number: not null, not NaN or infinite, not true or false."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and -sys.float_info.max <= value <= sys.float_info.max  # type: ignore[operator]
 
 
 def level(series: Series, window: int) -> float | None:
@@ -57,7 +59,7 @@ def peak(series: Series, window: int) -> float | None:
 
 def total(series: Series, window: int) -> float | None:
     """The sum of the last values, or of all where there are fewer."""
-    return math.fsum(list(series.recent)[-window:]) if series.count else None
+    return sum(list(series.recent)[-window:]) if series.count else None
 
 
 def to_early(series: Series, window: int) -> float | None:
@@ -94,8 +96,8 @@ def highest_gain(series: Series, window: int) -> float | None:
     if quarters is None:
         return None
     first, last = quarters
-    variance = (_deviation(first) ** 2 / len(first) + _deviation(last) ** 2 / len(last)) * math.pi / 2
-    return median(last) - median(first) + SURE * math.sqrt(variance)
+    errors = [_deviation(part) * math.sqrt(math.pi / (2 * len(part))) for part in quarters]
+    return median(last) - median(first) + SURE * math.hypot(*errors)
 
 
 def sure_fall(series: Series, window: int) -> float | None:

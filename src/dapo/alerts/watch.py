@@ -96,10 +96,10 @@ class Watch:
     def _figure(self, condition: Condition, name: str) -> float | None:
         series = self._series.get(condition.metric or name)
         value = None if series is None else MEASURES[condition.measure][0](series, condition.window)
-        if value is None or not condition.unit:
-            return value
-        unit = self._units[condition.unit]
-        return value / unit if unit else None
+        if value is not None and condition.unit:
+            unit = self._units[condition.unit]
+            value = value / unit if unit else None
+        return value if finite(value) else None
 
     def _alert(self, rule: Rule, name: str, value: float) -> Alert:
         message = rule.means.format(value=value, last=self._series[name].recent[-1])
