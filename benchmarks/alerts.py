@@ -76,14 +76,14 @@ def quiet_run(size: Size, steps: int, seed: int, accuracy: Callable[[int], float
         size: of its batches and evaluations.
         steps: how many.
         seed: of its noise.
-        accuracy: of a step; by default it rises from 0.25 to 0.75 over the run, fast at first.
+        accuracy: of a step; by default it rises from 0.25 to 0.75 over the run.
     """
     rng = np.random.default_rng(seed)
     noise = {name: Wander(rng, spread) for name, spread in SPREADS.items()}
     problems = rng.beta(0.8, 0.8, size.problems)
     for step in range(1, steps + 1):
         done = 1 - math.exp(-3 * step / steps)  # of what there is to learn
-        right = 0.25 + 0.5 * done if accuracy is None else accuracy(step)
+        right = 0.25 + 0.5 * step / steps if accuracy is None else accuracy(step)
         line = sampled(rng, size, right)
         line |= {name: level * noise[name]() for name, level in levels(done).items()}
         if rng.random() < 0.005:
@@ -217,10 +217,10 @@ FAULTS: dict[str, tuple[Fault, int]] = {
     "saves-failed": (single("checkpoint/failed_saves", lambda x: 1.0, (1, 21)), 21),
 }
 """Alert -> what goes wrong, and within how many steps of the onset it has to be told."""
-FLAT_WITHIN = 200  # steps in which accuracy that stands still has to be told
+FLAT_WITHIN = 450  # steps in which accuracy that stands still has to be told
 
 
-def faulty_run(alert: str, size: Size, seed: int, steps: int = ONSET + 250) -> Iterator[Line]:
+def faulty_run(alert: str, size: Size, seed: int, steps: int = ONSET + 450) -> Iterator[Line]:
     """A run in which an alert's fault sets in after step ONSET."""
     if alert == "accuracy-flat":
         yield from quiet_run(size, steps, seed, lambda step: 0.25 + 0.3 * min(step, ONSET) / ONSET)

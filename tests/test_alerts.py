@@ -175,9 +175,8 @@ def test_the_function_and_the_watch_are_one() -> None:
             assert alerts(lines[:n], CONFIG) == found
 
 
-NUMBERS = st.one_of(
-    st.none(), st.floats(width=64), st.integers(-3, 3), st.just(0.0), st.sampled_from([10**400, 1e308, -1e308, 5e-324])
-)
+ODD = (0.0, 10**400, 1e308, -1e308, 5e-324)
+NUMBERS = st.one_of(st.none(), st.floats(width=64), st.integers(-3, 3), st.sampled_from(ODD))
 
 
 @settings(max_examples=60, deadline=None)
@@ -288,7 +287,7 @@ def test_a_page_without_markers(text: str) -> None:
         ("spike", [2, 4, 8], 3, None),
         ("gain", [1, 1, 5, 5, 5, 5, 4, 4], 8, 3),
         ("highest_gain", [1, 1, 5, 5, 5, 5, 4, 4], 8, 3),
-        ("highest_gain", [0, 2, 5, 5, 5, 5, 4, 4], 8, 3 + 3 * math.sqrt(math.pi / 2 * 1.4826**2 / 2)),
+        ("highest_gain", [0, 2, 5, 5, 5, 5, 4, 4], 8, 3 + 2 * math.sqrt(math.pi / 2 * 1.4826**2 / 2)),
         ("sure_fall", [1, 1, 1, 1, 1, 1, 0, 0, 0], 3, 1),
         ("sure_fall", [1, 1, 1, 0, 0], 3, None),
         ("sure_fall", [1, 2, 1, 2, 1, 0], 3, 2 - 1 - 3 * 1.4826 / math.sqrt(2)),

@@ -246,7 +246,7 @@ def build(
         run=run,
         view=view,
         saver=make_saver(config, run, learner, policy, made_of, view, found),
-        trackers=Trackers(make_trackers(config, run), view.say),
+        trackers=Trackers(make_trackers(config, run)),
         alerts=Watch(config),
     )
 

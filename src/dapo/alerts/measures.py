@@ -16,7 +16,8 @@ from statistics import median
 EARLY = 10  # a run's early level is the median of a metric's first ten values: past the first noise, before any drift
 LONGEST = 200  # values of a metric that are remembered; no window of a rule is longer
 NORMAL = 1.4826  # median absolute deviation -> standard deviation of a normal distribution
-SURE = 3.0  # standard errors that a change has to be away from what would be no alert
+SURE = 3.0  # standard deviations that a fall has to stand out from noise
+LIKELY = 2.0  # standard errors that a gain is given the benefit of
 
 
 class Series:
@@ -88,7 +89,7 @@ def gain(series: Series, window: int) -> float | None:
 
 
 def highest_gain(series: Series, window: int) -> float | None:
-    """The largest gain over the last values that their noise allows: `gain` and SURE standard errors.
+    """The largest gain over the last values that their noise allows: `gain` and LIKELY standard errors.
 
     The standard error of a median of n normal values is sqrt(pi / 2 n) of their standard deviation.
     """
@@ -97,7 +98,7 @@ def highest_gain(series: Series, window: int) -> float | None:
         return None
     first, last = quarters
     errors = [_deviation(part) * math.sqrt(math.pi / (2 * len(part))) for part in quarters]
-    return median(last) - median(first) + SURE * math.hypot(*errors)
+    return median(last) - median(first) + LIKELY * math.hypot(*errors)
 
 
 def sure_fall(series: Series, window: int) -> float | None:
@@ -124,7 +125,7 @@ MEASURES: Mapping[str, tuple[Measure, str]] = {
     "growth": (growth, "median of the last {window} values over that of the {twice} before"),
     "spike": (spike, "last value over the median of the {window} before"),
     "gain": (gain, "median of the last quarter of {window} values less that of their first quarter"),
-    "highest_gain": (highest_gain, f"the same and {SURE:g} standard errors, over {{window}} values"),
+    "highest_gain": (highest_gain, f"the same and {LIKELY:g} standard errors, over {{window}} values"),
     "sure_fall": (sure_fall, f"best median of {{window}} values less that of the last, less {SURE:g} of their noise"),
 }
 

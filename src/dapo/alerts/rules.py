@@ -358,15 +358,15 @@ RULES: tuple[Rule, ...] = (
         conditions=(
             Condition(
                 measure="highest_gain",
-                window=100,
+                window=200,
                 bound=0.02,
                 clear=0.04,
                 over=False,
-                why="two points in a hundred steps at the very most, noise allowed for: the hours buy next to nothing",
+                why="two points in 200 steps at the most, noise allowed for: the hours buy next to nothing",
             ),
         ),
         steady=10,
-        means="accuracy gained at most {value:.1%} over the last 100 steps (now {last:.1%}): device hours buy "
+        means="accuracy gained at most {value:.1%} over the last 200 steps (now {last:.1%}): device hours buy "
         "hardly anything",
         advice="stop here, or change something: harder or fresher data, train.learning_rate, "
         "sampling.responses_per_prompt; see progress/accuracy_gain_per_device_hour",

@@ -72,13 +72,11 @@ class FunctionTracker:
 class Trackers:
     """Hands each step's metrics to all trackers. A context: leaving it closes them, within CLOSE_S.
 
-    Args:
-        trackers: of the run.
-        say: tells a person; called from any thread.
+    What goes wrong is a warning of the log, one line for each tracker; the tracebacks are there with `dapo -v`.
     """
 
-    def __init__(self, trackers: Sequence[Tracker] = (), say: Callable[[str], None] = lambda text: None) -> None:
-        self._workers = [_Worker(tracker, say) for tracker in trackers]
+    def __init__(self, trackers: Sequence[Tracker] = ()) -> None:
+        self._workers = [_Worker(tracker) for tracker in trackers]
         self._prints = any(tracker.prints for tracker in trackers)
         self._stack = ExitStack()
 
@@ -117,8 +115,8 @@ class Trackers:
 class _Worker:
     """One tracker, its thread and its queue."""
 
-    def __init__(self, tracker: Tracker, say: Callable[[str], None]) -> None:
-        self._tracker, self._say_aloud = tracker, say
+    def __init__(self, tracker: Tracker) -> None:
+        self._tracker = tracker
         self._changed = threading.Condition()  # guards all that follows
         self._steps: deque[tuple[int, dict[str, float]]] = deque()
         self._ended = self._given_up = self._dead = self._told = False
@@ -197,7 +195,7 @@ class _Worker:
         except BaseException as error:
             where = what if step is None else f"step {step}"
             with suppress(Exception):
-                logger.warning("tracker %s failed (%s)", self._tracker.name, where, exc_info=error)
+                logger.info("tracker %s failed (%s)", self._tracker.name, where, exc_info=error)
             if not isinstance(error, NotInstalled):
                 self._tell(f"failed ({where}): {_words(error)}")
             return False
@@ -216,9 +214,8 @@ class _Worker:
             self._say(f"{text}; {GOES_ON}")
 
     def _say(self, text: str) -> None:
-        logger.warning("tracker %s %s", self._tracker.name, text)
         with suppress(Exception):
-            self._say_aloud(f"tracker {self._tracker.name} {text}")
+            logger.warning("tracker %s %s", self._tracker.name, text)
 
 
 def _words(error: BaseException) -> str:
