@@ -222,3 +222,49 @@ def test_functions_are_called_after_steps() -> None:
         for step in range(3):
             made.log(step, {})
     assert seen == [1, 2]
+
+
+def test_no_thread_to_be_had(monkeypatch: pytest.MonkeyPatch, said: Callable[[], list[str]]) -> None:
+    """The machine's limit is reached: a failed tracker like any other."""
+    monkeypatch.setattr(threading.Thread, "start", raising(RuntimeError("can't start new thread")))
+    assert run(Recorder()) == 3
+    assert "can't start new thread" in said()[0]
+    assert "did not get 3 steps" in said()[1]
+
+
+SECRETS = (
+    "https://host/run?write_token=s3cr3t-value&x=1",
+    "https://me:s3cr3t-value@host/",
+    "Authorization: Bearer s3cr3t-value",
+    "{'api_key': 's3cr3t-value'}",
+    "API key s3cr3t-value".replace("s3cr3t-value", "0123456789abcdef" * 3),
+    "token hf_s3cr3tvalue",
+)
+
+
+@pytest.mark.parametrize("text", SECRETS)
+def test_keys_in_errors_are_not_printed(text: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither on the line nor, with -v, in the traceback."""
+    caplog.set_level("INFO")
+    run(Recorder(log=raising(ValueError(text))), steps=1)
+    assert "***" in caplog.text
+    assert not any(secret in caplog.text for secret in ("s3cr3t", "0123456789abcdef"))
+
+
+def test_one_that_comes_back_after_the_end_is_silent(
+    gate: threading.Event, monkeypatch: pytest.MonkeyPatch, said: Callable[[], list[str]]
+) -> None:
+    """What was queued is not sent any more, since another process may hold the run; it is closed."""
+    monkeypatch.setattr(module, "CLOSE_S", 0.1)
+
+    def late(*told: Any) -> None:
+        gate.wait()
+        raise ValueError("too late")
+
+    tracker = Recorder(log=late)
+    run(tracker)
+    before = said()
+    gate.set()
+    wait_until(lambda: tracker.seen[-1] == ("close",))
+    assert tracker.seen == [("open", 1), ("close",)]
+    assert said() == before

@@ -102,7 +102,7 @@ def highest_gain(series: Series, window: int) -> float | None:
 
 
 def sure_fall(series: Series, window: int) -> float | None:
-    """By how much the median of the last `window` values lies under the best such median before, beyond noise.
+    """By how much the median of the last `window` values lies under the best one before them, beyond noise.
 
     Noise is read off the differences of neighbouring values, which a slow fall hardly widens, and which do not
     shrink when a model is evaluated on few problems. SURE standard deviations of one value are taken off.

@@ -303,7 +303,7 @@ RULES: tuple[Rule, ...] = (
         ),
         steady=1,
         means="{value:.0f} updates within 20 steps had gradients that are no numbers, and were skipped",
-        advice="set algorithm.log_ratio_clamp (e.g. 20), lower train.learning_rate, model.dtype = float32",
+        advice="set algorithm.log_ratio_clamp = 20, lower train.learning_rate, model.dtype = float32",
     ),
     Rule(
         alert="grading-timeouts",

@@ -53,7 +53,7 @@ class RunDirectory:
             raise UserError(
                 f"--output-dir {path}: holds a run already; continue it with --resume {path}, or name another"
             )
-        for name in ("metrics.jsonl", *LOGS, "checkpoints", "rollouts", "eval"):
+        for name in ("metrics.jsonl", *LOGS, "checkpoints", "rollouts", "eval", "tensorboard", "trackers.json"):
             if (path / name).exists():
                 raise UserError(f"--output-dir {path}: holds {name} of something else; name another folder")
         return cls(path)

@@ -7,21 +7,28 @@ a step into its queue.
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, redirect_stdout, suppress
 from typing import Protocol
 
 from dapo.errors import UserError
-from dapo.printable import one_line
+from dapo.printable import one_line, printable
 
 logger = logging.getLogger(__name__)
 
 QUEUED = 64  # steps that wait for a tracker; a server that is away for an hour costs none, and they are a few MB
 CLOSE_S = 5.0  # seconds that the end of a run waits for all of its trackers together
+KEY = re.compile(
+    r"((?:token|key|secret|password|passwd|authorization)[\"']?\s*(?:=|:|%3D)\s*(?:bearer\s+)?[\"']?|://[^\s/@:]*:)"
+    r"[^\s&@,;\"'<>)]+|\b[0-9a-f]{32,}\b|\b(?:hf|wandb_v1|sk)_[A-Za-z0-9_-]{8,}",
+    re.IGNORECASE,
+)
 WIDTH = 300  # of an error in a warning
 GOES_ON = "training goes on, metrics.jsonl holds everything"
 
@@ -124,10 +131,12 @@ class _Worker:
         self._thread: threading.Thread | None = None
 
     def start(self, first_step: int) -> None:
-        self._thread = threading.Thread(
-            target=self._run, args=(first_step,), name=f"dapo-tracker-{self._tracker.name}", daemon=True
-        )
-        self._thread.start()
+        name = f"dapo-tracker-{self._tracker.name}"
+        thread = threading.Thread(target=self._run, args=(first_step,), name=name, daemon=True)
+        if self._tried("open", None, thread.start):
+            self._thread = thread
+        else:  # no thread to be had
+            self._dead = True
 
     def put(self, step: int, metrics: Mapping[str, float]) -> None:
         with self._changed:
@@ -153,14 +162,14 @@ class _Worker:
 
     def wait(self, seconds: float) -> None:
         """Until the thread has ended; then, or after so many seconds, what was lost is told."""
-        if self._thread is None:
-            return
-        self._thread.join(seconds)
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join(seconds)
         with self._changed:
             self._lost += len(self._steps)
             self._steps.clear()
-            late, self._given_up = self._thread.is_alive(), True
-            lost, self._lost, self._thread = self._lost, 0, None
+            late, self._given_up = thread is not None and thread.is_alive(), True
+            lost, self._lost = self._lost, 0
         if late:
             self._say(f"did not end within {CLOSE_S:g} seconds; its last steps may be missing there")
         if lost:
@@ -195,7 +204,8 @@ class _Worker:
         except BaseException as error:
             where = what if step is None else f"step {step}"
             with suppress(Exception):
-                logger.info("tracker %s failed (%s)", self._tracker.name, where, exc_info=error)
+                trace = _masked("".join(traceback.format_exception(error)))
+                logger.info("tracker %s failed (%s)\n%s", self._tracker.name, where, printable(trace))
             if not isinstance(error, NotInstalled):
                 self._tell(f"failed ({where}): {_words(error)}")
             return False
@@ -224,4 +234,9 @@ def _words(error: BaseException) -> str:
         text = str(error)
     except Exception:
         text = ""
-    return one_line(f"{type(error).__name__}: {text}" if text else type(error).__name__, WIDTH)
+    return one_line(_masked(f"{type(error).__name__}: {text}") if text else type(error).__name__, WIDTH)
+
+
+def _masked(text: str) -> str:
+    """Without what looks like a key: errors of tools can hold addresses with one in them."""
+    return KEY.sub(r"\1***", text)
