@@ -13,7 +13,7 @@ import pytest
 
 import helpers_run as helpers
 from dapo.config.schema import TRACKERS
-from dapo.errors import ConfigError
+from dapo.errors import ConfigError, UserError
 from dapo.run import tools
 from dapo.run.directory import RunDirectory
 from dapo.run.tools import IDENTITY, TensorBoard, identity_of, numbers
@@ -295,17 +295,30 @@ def test_the_identity_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ['{"id": "../../x"}', '{"id": 3}', "[]", "{", '{"id": ""}'])
-def test_a_damaged_identity_is_told_and_costs_no_run(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With its file; nothing of it reaches the tool."""
+def test_a_damaged_identity_is_refused(text: str, tmp_path: Path) -> None:
+    """With its file; nothing of it reaches a tool."""
+    (tmp_path / IDENTITY).write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=IDENTITY):
+        identity_of(RunDirectory(tmp_path))
+
+
+def test_a_damaged_identity_costs_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tracker has failed, and the run goes on."""
     runs = install(monkeypatch, "wandb")
     run = helpers.train(tmp_path, 'trackers=["wandb"]', "train.num_steps=1", *SAVING)
-    (run / IDENTITY).write_text(text, encoding="utf-8")
+    (run / IDENTITY).write_text("[]", encoding="utf-8")
     code, _, err = helpers.quiet_dapo("train", "--resume", run, "train.num_steps=2")
     assert code == 0
     assert any(line.startswith("tracker wandb failed (open)") and IDENTITY in line for line in err.splitlines())
     assert len(runs) == 1
+
+
+@pytest.mark.parametrize("name", [IDENTITY, "tensorboard"])
+def test_a_new_run_does_not_go_on_with_what_lies_there(name: str, tmp_path: Path) -> None:
+    """Another run's id or event files, in a folder that holds no run."""
+    (tmp_path / name).mkdir()
+    with pytest.raises(UserError, match=f"holds {name} of something else"):
+        RunDirectory.create("run", str(tmp_path))
 
 
 @pytest.mark.parametrize(
