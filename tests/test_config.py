@@ -417,6 +417,8 @@ def own(reward: dict[str, Any]) -> dict[str, Any]:
 
 
 COMBINATIONS: list[tuple[dict[str, Any], str]] = [
+    ({"trackers": ["wand"]}, 'trackers = ["wand"]: not known'),
+    ({"trackers": ["wandb", "wandb"]}, 'trackers names "wandb" twice'),
     ({"sampling.responses_per_prompt": 1}, "sampling.responses_per_prompt = 1"),
     ({"train.updates_per_step": 7}, "train.updates_per_step = 7 does not divide"),
     ({"sampling.gen_prompts": 0}, "sampling.gen_prompts = 0"),

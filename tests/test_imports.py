@@ -42,7 +42,7 @@ LAYERS: list[set[str]] = [
     {"grading", "batch", "flight"},  # draws into groups, groups into batches: shared by the layers above
     {"sampling", "evaluate", "run", "cluster"},
     {"credit"},  # where an update's gradient comes from
-    {"ledger", "metrics", "tracing"},
+    {"ledger", "metrics", "tracing", "alerts"},
     {"loop", "provenance"},
     {"build"},
     {"evaluator", "curate", "rate"},
@@ -57,6 +57,10 @@ CONFINED = {
     "vllm": ("rollout/vllm_engine.py",),
     "ray": ("cluster/",),
     "peft": ("learner/lora.py",),
+    "tensorboard": ("run/tools.py",),
+    "wandb": ("run/tools.py",),
+    "swanlab": ("run/tools.py",),
+    "trackio": ("run/tools.py",),
     "torch.distributed": ("learner/", "cluster/"),
     "pickle": (),
     "_pickle": (),

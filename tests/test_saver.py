@@ -636,8 +636,11 @@ def test_a_tracker_that_raises(tmp_path: Path) -> None:
     trackers = f'trackers=["{tmp_path}/mine.py:bad", "{tmp_path}/mine.py:good"]'
     run = helpers.train(tmp_path, trackers, "train.num_steps=3")
     assert (tmp_path / "seen").read_text() == "1 4.0\n2 4.0\n3 4.0\n"
-    assert [row.get("trackers/failures") for row in helpers.metrics(run)] == [None, 1, 1, 1]
-    assert "the server is away" in (run / "log.txt").read_text()
+    counted = [row.get("trackers/failures", 0) for row in helpers.metrics(run)]
+    assert 1 <= sum(counted) <= 3  # each in the line after, or later
+    log = (run / "log.txt").read_text()
+    assert log.count("the server is away") == 1
+    assert "bad did not get 3 steps" in log
 
 
 def test_a_tracker_that_is_not_there(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dapo.alerts import Watch
 from dapo.config.explain import epoch_words
 from dapo.config.load import from_run, with_words
 from dapo.config.schema import Config
@@ -51,7 +52,8 @@ from dapo.rollout.torch_engine import TorchEngine
 from dapo.run import checkpoint, manifest
 from dapo.run.directory import RunDirectory
 from dapo.run.saver import Saver
-from dapo.run.trackers import Tracker, Trackers
+from dapo.run.tools import load_functions, make_trackers, missing_notes
+from dapo.run.trackers import Trackers
 from dapo.run.view import View
 from dapo.sampling import Collector
 from dapo.types import Prompt, TrainState
@@ -74,7 +76,7 @@ class Policy:
 def check_inputs(config: Config) -> tuple[Scorers, CheckedData]:
     """Everything that can be checked before a model is loaded: rewards, data, answers."""
     make_objective(config)
-    make_trackers(config)
+    load_functions(config)
     if config.learner.lora_rank is not None:
         need_peft()
     for field, kind in (("engine", config.engine.kind), ("learner", config.learner.kind)):
@@ -82,7 +84,7 @@ def check_inputs(config: Config) -> tuple[Scorers, CheckedData]:
             plugin(f"dapo.{field}s", kind, f"{field}.kind", ("torch",))
     scorers = Scorers.of(config)
     checked = check_data(config, scorers.check if scorers.has_correctness else None)
-    checked.notes += forecast_notes(config, checked.training, checked.weights)
+    checked.notes += forecast_notes(config, checked.training, checked.weights) + missing_notes(config)
     return scorers, checked
 
 
@@ -178,11 +180,6 @@ def make_grader(config: Config, scorers: Scorers, policy: Policy) -> GroupGrader
     return GroupGrader(config, scorers.score, policy.decode, policy.eos_ids, lost_workers, scorers.equal)
 
 
-def make_trackers(config: Config) -> list[Tracker]:
-    """The functions that `trackers` names."""
-    return [load_function(name, "trackers") for name in config.trackers]
-
-
 def make_stream(config: Config, data: LoadedData) -> PromptStream:
     """The training prompts in the order of the seed."""
     return PromptStream(
@@ -249,7 +246,8 @@ def build(
         run=run,
         view=view,
         saver=make_saver(config, run, learner, policy, made_of, view, found),
-        trackers=Trackers(make_trackers(config), view.say),
+        trackers=Trackers(make_trackers(config, run)),
+        alerts=Watch(config),
         progress=Progress(run.metrics),
     )
 

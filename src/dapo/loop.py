@@ -19,10 +19,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dapo.advantages import reward_moments
+from dapo.alerts import Watch
 from dapo.batch import make_batch, minibatches, with_advantages
 from dapo.config.schema import Config
 from dapo.credit import Buckets, make_buckets, proxy, row_advantages, table
@@ -63,6 +64,7 @@ class Parts:
     saver: Saver
     trackers: Trackers
     progress: Progress
+    alerts: Watch
 
 
 def train(parts: Parts, state: TrainState, on_step: Callable[[StepReport], None] | None = None) -> TrainState:
@@ -73,7 +75,7 @@ def train(parts: Parts, state: TrainState, on_step: Callable[[StepReport], None]
             is saved, where the disk takes it.
     """
     config, view, saver = parts.config, parts.view, parts.saver
-    with StopRequest(view.say) as stop, saver:
+    with StopRequest(view.say) as stop, saver, parts.trackers:
         with saved_on_error(parts, state):
             begin(parts, state, stop)
         while state.step < config.train.num_steps:
@@ -101,10 +103,16 @@ def train(parts: Parts, state: TrainState, on_step: Callable[[StepReport], None]
 
 def begin(parts: Parts, state: TrainState, stop: StopRequest) -> None:
     """Hands the policy to the engine; evaluates it before the very first step."""
+    lines = parts.run.metrics()
+    parts.alerts.replay(lines)
+    parts.trackers.start(lines[-1]["step"] + 1 if lines else 0)
     parts.engine.load_weights(state.version, parts.learner.export_weights())
-    fresh = state.step == 0 and state.pending is None and not parts.run.metrics()
+    fresh = state.step == 0 and state.pending is None and not lines
     if fresh and parts.tests and parts.config.eval.before:
-        parts.run.append_metrics(0, run_evaluation(parts, 0, stop).metrics())
+        metrics = run_evaluation(parts, 0, stop).metrics()
+        parts.trackers.log(0, metrics)
+        parts.run.append_metrics(0, metrics)
+        parts.alerts.replay([metrics])
     parts.view.begin()
 
 
@@ -231,11 +239,22 @@ def report(
 ) -> None:
     """A finished step, for everyone who listens. With the line of metrics.jsonl it is done."""
     with span("writing"):
-        metrics["trackers/failures"] = float(parts.trackers.log(state.step, metrics))
+        tell_alerts(parts, state.step, metrics)
+        metrics["trackers/failures"] = float(parts.trackers.failures())
+        parts.trackers.log(state.step, metrics)
         parts.run.append_metrics(state.step, metrics)
         parts.view.step(state.step, metrics)
     if on_step is not None:
         on_step(StepReport(step=state.step, metrics=metrics))
+
+
+def tell_alerts(parts: Parts, step: int, metrics: dict[str, float]) -> None:
+    """The alerts that begin with a step: to the person, to alerts.jsonl, and counted."""
+    begun = parts.alerts.feed(metrics)
+    metrics["alerts/raised"] = float(len(begun))
+    for alert in begun:
+        parts.run.append_line("alerts.jsonl", {"step": step, **asdict(alert)})
+        parts.view.say(f"alert {alert.alert}: {alert.message}. To do: {alert.advice}")
 
 
 # --- stopping -------------------------------------------------------------------------------------

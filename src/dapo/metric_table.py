@@ -167,7 +167,8 @@ data/prompts_drawn | prompts | graded draws since step 0
 grading/lost_workers | processes | grading processes that died unasked
 memory/peak_gb | GiB | largest resident memory of the process so far
 checkpoint/failed_saves | saves | checkpoints that could not be written
-trackers/failures | calls | trackers that failed at this step
+trackers/failures | calls | calls of trackers that failed or were dropped since the line before
+alerts/raised | alerts | alerts that began at this step, see docs/alerts.md
 eval/accuracy | 1 | right responses / responses of the evaluation set
 eval/SET/FIGURE | see docs/evaluation.md | the same figures of each set, where there are several
 eval/FIGURE | see docs/evaluation.md | other figures of the evaluation set

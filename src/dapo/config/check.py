@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from dapo.config.reward import JUDGES, function_names, has_judge
-from dapo.config.schema import AlgorithmConfig, Config, LearnerConfig, RewardConfig, SourceConfig
+from dapo.config.schema import TRACKERS, AlgorithmConfig, Config, LearnerConfig, RewardConfig, SourceConfig
 from dapo.config.sets import HOLDOUT, evaluation_sources, source_tables
 from dapo.errors import ConfigError
 
@@ -32,6 +32,7 @@ def problems(config: Config) -> Iterator[str]:
     yield from _adapters(config)
     yield from _data(config)
     yield from _ratings(config)
+    yield from _trackers(config)
 
 
 def _sets(config: Config) -> Iterator[str]:
@@ -299,3 +300,11 @@ def _ratings(config: Config) -> Iterator[str]:
             yield f"data.{name} = {bound:g} needs data.rating_column, the column that holds the pass rates"
     if low is not None and high is not None and low > high:
         yield f"data.min_pass_rate = {low:g} is over data.max_pass_rate = {high:g}, which leaves nothing; swap them"
+
+
+def _trackers(config: Config) -> Iterator[str]:
+    for name in config.trackers:
+        if ":" not in name and name not in TRACKERS:
+            yield f'trackers = ["{name}"]: not known; write {", ".join(TRACKERS)}, or FILE.py:NAME of a function'
+    for name in sorted({name for name in config.trackers if config.trackers.count(name) > 1}):
+        yield f'trackers names "{name}" twice; name it once'

@@ -26,9 +26,11 @@ from dapo.config.data import DataConfig, EvalConfig, SourceConfig
 from dapo.config.reward import Overlong, RewardConfig, RewardFunctionConfig, SourceRewardConfig
 
 SCHEMA_VERSION = 1
+TRACKERS = ("tensorboard", "wandb", "swanlab", "trackio")
 
 __all__ = [
     "SCHEMA_VERSION",
+    "TRACKERS",
     "AlgorithmConfig",
     "CheckpointConfig",
     "Config",
@@ -302,8 +304,9 @@ class Config(Section):
     learner: LearnerConfig = LearnerConfig()
     log: LogConfig = LogConfig()
     trackers: tuple[str, ...] = ()
-    """FILE.py:NAME or MODULE:NAME of functions called as f(step, metrics) after each step; one that
-    raises is warned of and counted, and training goes on."""
+    """Who gets each step's metrics beside metrics.jsonl: tensorboard (files in the run directory), wandb, swanlab,
+    trackio (pip install "dapo-rl[NAME]"), or FILE.py:NAME or MODULE:NAME of a function f(step, metrics). One that
+    fails, hangs or is missing is warned of and counted; training neither stops nor waits for it."""
     provenance: dict[str, str] = Field(default={})
     """Where values come from: key -> "paper: PLACE", "code: OWNER/REPO@COMMIT PLACE", "rebuttal: PLACE" or
     "chosen: WHY"."""

@@ -24,14 +24,15 @@ from dapo.types import Group
 
 logger = logging.getLogger(__name__)
 
+LOGS = ("alerts.jsonl",)  # lines of JSON with their step, cut on a resume as metrics.jsonl is
 STEP_FILE = re.compile(r"step_(\d{6,})\.(?:jsonl\.zst|json)")
 
 
 class RunDirectory:
     """runs/<recipe>-<YYYYMMDD-HHMMSS>/, held by one process at a time.
 
-    config.resolved.json, manifest.json, metrics.jsonl, rollouts/step_*.jsonl.zst, tokens/step_*.jsonl.zst,
-    credit/step_*.json, checkpoints/step_*/, eval/step_*.json, log.txt.
+    config.resolved.json, manifest.json, metrics.jsonl, alerts.jsonl, rollouts/step_*.jsonl.zst,
+    tokens/step_*.jsonl.zst, credit/step_*.json, checkpoints/step_*/, eval/step_*.json, log.txt.
     """
 
     def __init__(self, path: Path) -> None:
@@ -52,7 +53,8 @@ class RunDirectory:
             raise UserError(
                 f"--output-dir {path}: holds a run already; continue it with --resume {path}, or name another"
             )
-        for name in ("metrics.jsonl", "checkpoints", "rollouts", "tokens", "credit", "eval"):
+        folders = ("checkpoints", "rollouts", "tokens", "credit", "eval", "tensorboard")
+        for name in ("metrics.jsonl", *LOGS, *folders, "trackers.json"):
             if (path / name).exists():
                 raise UserError(f"--output-dir {path}: holds {name} of something else; name another folder")
         return cls(path)
@@ -137,7 +139,7 @@ class RunDirectory:
 
     def sync(self) -> None:
         """Metrics and log reach the disk: no checkpoint may be ahead of them after a power cut."""
-        for file in (self.metrics_file, self.path / "log.txt"):
+        for file in (self.metrics_file, self.path / "log.txt", *(self.path / name for name in LOGS)):
             if file.is_file():
                 with file.open("rb") as handle:
                     os.fsync(handle.fileno())
@@ -197,19 +199,42 @@ class RunDirectory:
             raise UserError(f"{file}: damaged: {error}") from None
 
     def cut_after(self, step: int, *, sampled: int | None = None) -> None:
-        """Removes metrics and evaluations past a step, before a resume writes them again.
+        """Removes metrics, LOGS and evaluations past a step, before a resume writes them again.
 
         sampled: rollouts are kept up to this step (that of pending updates is sampled already).
         """
         rows = [row for row in self.metrics() if row["step"] <= step]
         with _writing(self.metrics_file):
             write_text(self.metrics_file, "".join(json.dumps(row) + "\n" for row in rows))
+        for name in LOGS:
+            self._cut_log(self.path / name, step)
         ends = {"rollouts": step if sampled is None else sampled, "eval": step, "tokens": step, "credit": step}
         for folder, last in ends.items():
             for file in (self.path / folder).glob("step_*"):
                 number = STEP_FILE.fullmatch(file.name)
                 if number is not None and int(number[1]) > last:
                     file.unlink()
+
+    def _cut_log(self, path: Path, step: int) -> None:
+        """Keeps the lines up to a step. A damaged one, which nothing depends on, is left out with a warning."""
+        if not path.is_file():
+            return
+        with _writing(path):
+            lines = path.read_bytes().split(b"\n")[:-1]  # what follows the last newline is torn, or nothing
+            steps = [_step_of(line) for line in lines]
+            if None in steps:
+                logger.warning("%s: %d damaged lines left out", path, steps.count(None))
+            kept = [line for line, of in zip(lines, steps, strict=True) if of is not None and of <= step]
+            write_bytes(path, b"".join(line + b"\n" for line in kept))
+
+
+def _step_of(line: bytes) -> int | None:
+    """The step of a line of LOGS; None for one that is damaged."""
+    try:
+        step = json.loads(line)["step"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return step if isinstance(step, int) else None
 
 
 def resume_command(path: Path) -> str:
