@@ -33,7 +33,7 @@ from dapo.evaluate.run import Sets, evaluate
 from dapo.grading import GroupGrader
 from dapo.learner.base import Learner, Trace
 from dapo.ledger import Progress, history_after, ledger, prompts_drawn, totals
-from dapo.metrics import batch_metrics, gap_metrics, kl_metrics, peak_memory_gb, score, traced_metrics, update_metrics
+from dapo.metrics import batch_metrics, gap_metrics, kl_metrics, peak_memory, score, traced_metrics, update_metrics
 from dapo.rollout.base import RolloutEngine
 from dapo.run.directory import RunDirectory, resume_command
 from dapo.run.saver import Saver
@@ -228,8 +228,7 @@ def finish(parts: Parts, state: TrainState, stop: StopRequest) -> tuple[TrainSta
         "checkpoint/failed_saves": float(parts.saver.counted()),
         "grading/lost_workers": float(parts.grader.lost_workers()),
         "time/save_s": parts.saver.seconds(),
-        "memory/peak_gb": peak_memory_gb(),
-    }
+    } | peak_memory()
     metrics |= parts.progress.at(step, metrics)
     return replace(state, step=step, version=step, pending=None, score=score(metrics, parts.config.checkpoint)), metrics
 

@@ -166,6 +166,7 @@ data/epoch | epochs | place in the prompt stream / its length
 data/prompts_drawn | prompts | graded draws since step 0
 grading/lost_workers | processes | grading processes that died unasked
 memory/peak_gb | GiB | largest resident memory of the process so far
+memory/device_peak_gb | GiB | most that torch has held on the CUDA device so far
 checkpoint/failed_saves | saves | checkpoints that could not be written
 trackers/failures | calls | calls of trackers that failed or were dropped since the line before
 alerts/raised | alerts | alerts that began at this step, see docs/alerts.md

@@ -130,7 +130,11 @@ def score(metrics: Mapping[str, float], settings: CheckpointConfig) -> float | N
     return None
 
 
-def peak_memory_gb() -> float:
-    """Peak resident memory of this process, in GB (2**30 bytes)."""
+def peak_memory() -> dict[str, float]:
+    """memory/peak_gb: peak resident memory of this process, in GB (2**30 bytes); with CUDA also
+    memory/device_peak_gb, the most that torch has held on the device."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (2**30 if sys.platform == "darwin" else 2**20)
+    found = {"memory/peak_gb": peak / (2**30 if sys.platform == "darwin" else 2**20)}
+    if torch.cuda.is_available():
+        found["memory/device_peak_gb"] = torch.cuda.max_memory_allocated() / 2**30
+    return found
