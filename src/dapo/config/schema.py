@@ -22,6 +22,7 @@ from dapo.config.base import (
     no_bool,
     off_is_none,
 )
+from dapo.config.checks import ChecksConfig
 from dapo.config.data import DataConfig, EvalConfig, SourceConfig
 from dapo.config.reward import Overlong, RewardConfig, RewardFunctionConfig, SourceRewardConfig
 
@@ -31,6 +32,7 @@ __all__ = [
     "SCHEMA_VERSION",
     "AlgorithmConfig",
     "CheckpointConfig",
+    "ChecksConfig",
     "Config",
     "CovarianceConfig",
     "DataConfig",
@@ -296,6 +298,7 @@ class Config(Section):
     engine: EngineConfig = EngineConfig()
     learner: LearnerConfig = LearnerConfig()
     log: LogConfig = LogConfig()
+    checks: ChecksConfig = ChecksConfig()
     trackers: tuple[str, ...] = ()
     """FILE.py:NAME or MODULE:NAME of functions called as f(step, metrics) after each step; one that
     raises is warned of and counted, and training goes on."""

@@ -24,6 +24,7 @@ from dapo.algorithm import (
     weighted_loss,
 )
 from dapo.errors import ModelError
+from dapo.learner.held import HoldsModel
 from dapo.learner.lane_attention import LaneMask, use
 from dapo.learner.logprobs import token_logprobs
 from dapo.learner.packing import MicroBatch, Packing, cut, microbatches
@@ -61,7 +62,7 @@ class LearnerSettings:
     entropy_coef: float = 0.0
 
 
-class TorchLearner:
+class TorchLearner(HoldsModel):
     """See Learner.
 
     Args:

@@ -24,13 +24,14 @@ from dapo.types import Group
 
 logger = logging.getLogger(__name__)
 
+CHECKS_FILE = "checks.jsonl"
 STEP_FILE = re.compile(r"step_(\d{6,})\.(?:jsonl\.zst|json)")
 
 
 class RunDirectory:
     """runs/<recipe>-<YYYYMMDD-HHMMSS>/, held by one process at a time.
 
-    config.resolved.json, manifest.json, metrics.jsonl, rollouts/step_*.jsonl.zst,
+    config.resolved.json, manifest.json, metrics.jsonl, checks.jsonl, rollouts/step_*.jsonl.zst,
     checkpoints/step_*/, eval/step_*.json, log.txt.
     """
 
@@ -137,7 +138,7 @@ class RunDirectory:
 
     def sync(self) -> None:
         """Metrics and log reach the disk: no checkpoint may be ahead of them after a power cut."""
-        for file in (self.metrics_file, self.path / "log.txt"):
+        for file in (self.metrics_file, self.path / CHECKS_FILE, self.path / "log.txt"):
             if file.is_file():
                 with file.open("rb") as handle:
                     os.fsync(handle.fileno())
@@ -185,19 +186,34 @@ class RunDirectory:
         except (zstandard.ZstdError, ValueError) as error:
             raise UserError(f"{file}: damaged: {error}") from None
 
-    def cut_after(self, step: int, *, sampled: int | None = None) -> None:
-        """Removes metrics and evaluations past a step, before a resume writes them again.
+    def cut_after(self, step: int, *, sampled: int | None = None, updates: int = 0) -> None:
+        """Removes metrics, findings and evaluations past a step, before a resume writes them again.
 
-        sampled: rollouts are kept up to this step (that of pending updates is sampled already).
+        sampled: rollouts are kept up to this step (that of pending updates is sampled already), and what the
+        self-checks found in it up to this many of its updates.
         """
+        last = step if sampled is None else sampled
         rows = [row for row in self.metrics() if row["step"] <= step]
         with _writing(self.metrics_file):
             write_text(self.metrics_file, "".join(json.dumps(row) + "\n" for row in rows))
-        for folder, last in (("rollouts", step if sampled is None else sampled), ("eval", step)):
+        if (self.path / CHECKS_FILE).is_file():
+            with _writing(self.path / CHECKS_FILE):
+                self._cut_checks(step, last, updates)
+        for folder, until in (("rollouts", last), ("eval", step)):
             for file in (self.path / folder).glob("step_*"):
                 number = STEP_FILE.fullmatch(file.name)
-                if number is not None and int(number[1]) > last:
+                if number is not None and int(number[1]) > until:
                     file.unlink()
+
+    def _cut_checks(self, step: int, sampled: int, updates: int) -> None:
+        kept = []
+        for line in (self.path / CHECKS_FILE).read_text(encoding="utf-8", errors="replace").split("\n")[:-1]:
+            with suppress(ValueError, TypeError, KeyError):  # a damaged line tells nothing
+                row = json.loads(line)
+                begun = row["phase"] == "sampling" or (row["phase"] == "update" and row["update"] <= updates)
+                if row["step"] <= step or (row["step"] <= sampled and begun):
+                    kept.append(line + "\n")
+        write_text(self.path / CHECKS_FILE, "".join(kept))
 
 
 def resume_command(path: Path) -> str:
