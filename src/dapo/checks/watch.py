@@ -112,7 +112,7 @@ class SelfChecks:
             found += self._look("advantages", lambda: loss.advantages(batch, groups, config))
             found += self._look("finite", lambda: loss.finite(batch, minibatches))
             for minibatch in minibatches:
-                found += self._look("reduction", lambda part=minibatch: self._row_weights(part, learner))
+                found += self._look("reduction", partial(self._row_weights, minibatch, learner))
         count = self._settle(found, state.step + 1, "sampling")
         self.raise_failed()
         return totals, count

@@ -55,7 +55,7 @@ def sampled_columns(width: int) -> list[int]:
     >>> sampled_columns(16), sampled_columns(2)
     ([2, 6, 10, 14], [0, 1])
     """
-    return sorted({width * (2 * i + 1) // (2 * COLUMNS) for i in range(COLUMNS)})
+    return sorted({width * (2 * i + 1) // (2 * COLUMNS) for i in range(COLUMNS)}) if width else []
 
 
 def weight_sample(weight: Tensor) -> Tensor:

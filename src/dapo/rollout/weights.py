@@ -122,7 +122,7 @@ class PackedLinear:
         self._width = plain.shape[1]
 
     def sample(self) -> Tensor:
-        """Columns of the blocked weight itself, exactly: what it makes of rows that are 1 in one place and 0 elsewhere."""
+        """Columns of the blocked weight itself, exactly: what it makes of rows that are 1 in one place, else 0."""
         columns = sampled_columns(self._width)
         rows = torch.zeros(len(columns), self._width, dtype=self._dtype)
         rows[range(len(columns)), columns] = 1.0
