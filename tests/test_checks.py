@@ -382,6 +382,26 @@ def test_gaps_over_their_bound_are_found() -> None:
     assert gap.later_gap(0.0041, 1e-3, gap.FLOAT32)[0].bound == pytest.approx(0.004)
 
 
+@pytest.mark.parametrize("temperature", [0.1, 0.5, 1.0, 2.0])
+def test_bounds_grow_as_the_temperature_falls(temperature: float) -> None:
+    """It divides the logits, and with them what they differ by."""
+    scale = max(1.0, 1 / temperature)
+    for dtype, base in ((torch.float32, gap.FLOAT32), (torch.bfloat16, gap.BFLOAT16)):
+        bounds = gap.Bounds.of(dtype, temperature)
+        assert bounds.first == pytest.approx(base.first * scale)
+        assert bounds.rounding == pytest.approx(base.rounding * scale)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "seen"),
+    [({}, True), ({"train__adam_eps": 1e3}, False), ({"train__max_grad_norm": 1e-12}, False)],
+)
+def test_an_update_that_nobody_could_see_is_not_asked_for(knobs: dict[str, Any], seen: bool) -> None:
+    """AdamW's eps over the gradient, or a gradient that clipping makes that small."""
+    standing = weights.Standing.of([("a", torch.full((1000,), 0.02), True)])
+    assert weights.should_move(standing, GOOD, 1e-6, config(**knobs)) is seen
+
+
 def test_ratios_are_one() -> None:
     """Exactly where both passes are the same, else to rounding."""
     assert gap.ratio_one(0.0, exact=True, bounds=gap.FLOAT32) == []
@@ -480,7 +500,8 @@ GOOD = {"grad/norm": 0.5, "grad/nonfinite": 0.0}
         (0.0, 0.0, GOOD, 1e-6, 1),
         (0.0, 0.0, GOOD, 0.0, 0),  # told by learning_rate
         (0.0, 0.0, {"grad/norm": 0.0}, 1e-6, 0),  # no loss tokens
-        (0.0, 0.0, {"grad/norm": 1e-7}, 1e-6, 0),
+        (0.0, 0.0, {"grad/norm": 1e-12}, 1e-6, 0),  # swallowed by eps
+        (0.0, 0.0, GOOD, 1e-9, 0),  # rounded away beside 0.02
         (0.0, 0.0, {"grad/norm": math.nan, "grad/nonfinite": 1.0}, 1e-6, 0),
         (1.0, 0.0, {"grad/norm": math.nan, "grad/nonfinite": 1.0}, 1e-6, 1),
         (1.0, 1.0, GOOD, 1e-6, 1),
@@ -494,10 +515,10 @@ def test_what_an_update_moves(
     """Trained weights alone, and some of them."""
 
     def standing(a: float, b: float) -> weights.Standing:
-        named = (("a", torch.full((100,), a), True), ("b", torch.full((3, 3), b), False))
+        named = (("a", torch.full((100,), 0.02 + a), True), ("b", torch.full((3, 3), b), False))
         return weights.Standing.of(named)
 
-    got = weights.moved(standing(0.0, 0.0), standing(trained, others), metrics, rate)
+    got = weights.moved(standing(0.0, 0.0), standing(trained, others), metrics, rate, config())
     assert [one.check for one in got] == ["trained_weights"] * found
 
 

@@ -36,13 +36,14 @@ class Check:
 CHECKS: Mapping[str, Check] = {
     "engine_gap": Check(
         bound="mean |log-prob gap| over the loss tokens of the present policy: 0.01 nats (bfloat16: 0.2) at the first "
-        "step; then 4 times that step's 99.9th percentile, which counts as 0.00025 (0.025) at least",
+        "step; then 4 times that step's 99.9th percentile, which counts as 0.00025 (0.025) at least; all divided by a "
+        "temperature below 1",
         meaning="labels shifted by a token, a temperature on one side alone, or other weights than those that sampled",
         cost='a pass over the log-probs; with old_logprobs = "engine" up to 2048 tokens in the learner, once a run',
     ),
     "ratio_one": Check(
         bound="mean |log ratio| of a step's first update: 0 where old log-probs came from the same micro-batches on a "
-        "CPU, else 0.0001 nats (bfloat16: 0.05)",
+        "CPU, else 0.0001 nats (bfloat16: 0.05), divided by a temperature below 1",
         meaning="the update's forward pass is not the one that gave old log-probs: dropout, another temperature, "
         "weights that moved in between",
         cost="a metric of the update",
@@ -87,7 +88,7 @@ CHECKS: Mapping[str, Check] = {
         cost="a pass over the lengths, a sum over the mask",
     ),
     "trained_weights": Check(
-        bound="some trained weight moves at a rate over 0 and a gradient norm over 1e-6; none moves in a skipped "
+        bound="some trained weight moves, where AdamW's step is over what float32 rounds away; none moves in a skipped "
         "update; 0 others ever move",
         meaning="the optimiser holds other tensors than the model, or a base under adapters is trained",
         cost="64 numbers of each weight, before and after the update",

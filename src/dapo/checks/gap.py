@@ -25,6 +25,12 @@ class Bounds:
     least: float
     rounding: float
 
+    @classmethod
+    def of(cls, dtype: torch.dtype, temperature: float) -> Bounds:
+        """Of a compute type; a temperature below 1 enlarges what logits differ by."""
+        base, scale = BFLOAT16 if dtype == torch.bfloat16 else FLOAT32, max(1.0, 1.0 / temperature)
+        return cls(first=base.first * scale, least=base.least * scale, rounding=base.rounding * scale)
+
 
 FLOAT32 = Bounds(first=0.01, least=2.5e-4, rounding=1e-4)
 BFLOAT16 = Bounds(first=0.2, least=0.025, rounding=0.05)

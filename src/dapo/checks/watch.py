@@ -62,10 +62,10 @@ class SelfChecks:
 
     def __init__(self, config: Config, around: Surroundings) -> None:
         self._config, self._around = config, around
-        self._bounds = gap.BFLOAT16 if around.dtype == torch.bfloat16 else gap.FLOAT32
+        self._bounds = gap.Bounds.of(around.dtype, config.sampling.temperature)
         self._before: _Before | None = None
         self._handed: weights.Samples | None = None  # when weights were last handed to the engine
-        self._moved = False  # weights, since then
+        self._moved = False  # whether updates should have moved them since then
         self._uncounted = 0.0  # findings before the first step
         self._told: set[str] = set()
         self.failed: SelfCheckFailed | None = None
@@ -136,8 +136,9 @@ class SelfChecks:
                 found += self._first_update(state, before.minibatch, metrics)
             after = self._standing(learner)
             if before.standing is not None and after is not None:
-                found += weights.moved(before.standing, after, metrics, rate)
-                self._moved |= before.standing.moved(after)
+                found += weights.moved(before.standing, after, metrics, rate, config)
+                enough = rate >= weights.ADAPTER_RATE or config.learner.lora_rank is None
+                self._moved |= enough and weights.should_move(before.standing, metrics, rate, config)
         self._before = None
         return self._settle(found, state.step + 1, "update", number)
 

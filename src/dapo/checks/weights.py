@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -9,10 +10,12 @@ import torch
 from torch import Tensor
 
 from dapo.checks.findings import Finding
+from dapo.config.schema import Config
 from dapo.rollout.base import weight_sample
 
 NUMBERS = 64  # looked at of each weight around an update
-LEAST_NORM = 1e-6  # of a gradient that has to move something: AdamW's eps swallows smaller ones
+ROUNDING = 2.0**-21  # a step over this share of a float32 weight moves it, with some room
+ADAPTER_RATE = 1e-6  # below it, a first product of two adapters may be lost in the weight that it is added to
 Named = Iterable[tuple[str, Tensor]]
 Samples = Mapping[str, Tensor]
 
@@ -66,31 +69,52 @@ def unmoved(before: Samples | None, handed: Samples, *, moved: bool) -> list[Fin
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Samples of the learner's weights at an instant: of those that updates move, and of the others."""
+    """Samples of the learner's weights at an instant: of those that updates move, and of the others.
+
+    numbers: how many there are in all trained weights.
+    """
 
     trained: Samples
     others: Samples
+    numbers: int
 
     @classmethod
     def of(cls, parameters: Iterable[tuple[str, Tensor, bool]]) -> Standing:
         """Of (name, weight, whether updates move it)."""
         trained: dict[str, Tensor] = {}
         others: dict[str, Tensor] = {}
+        numbers = 0
         for name, weight, moves in parameters:
             flat = weight.detach().reshape(-1)
+            numbers += flat.numel() if moves else 0
             (trained if moves else others)[name] = flat[:: max(1, flat.numel() // NUMBERS)][:NUMBERS].clone()
-        return cls(trained, others)
+        return cls(trained, others, numbers)
 
     def moved(self, after: Standing) -> bool:
         """Whether any trained weight is another."""
         return not _same_all(self.trained, after.trained)
 
 
-def moved(before: Standing, after: Standing, metrics: Mapping[str, float], rate: float) -> list[Finding]:
+def should_move(before: Standing, metrics: Mapping[str, float], rate: float, config: Config) -> bool:
+    """Whether an update is large enough to be seen: AdamW's eps, clipping and float32 may swallow it.
+
+    AdamW moves a number by about rate * g / (g + eps), of which float32 sees what is not rounded away beside it.
+    """
+    norm, train = metrics.get("grad/norm", 0.0), config.train
+    if not before.trained or metrics.get("grad/nonfinite") or not 0 < norm < math.inf:
+        return False
+    typical = min(norm, train.max_grad_norm or math.inf) / math.sqrt(before.numbers)
+    size = float(_joined(before.trained).abs().median())
+    return rate * min(1.0, typical / train.adam_eps) > ROUNDING * size
+
+
+def moved(
+    before: Standing, after: Standing, metrics: Mapping[str, float], rate: float, config: Config
+) -> list[Finding]:
     """After an update: some trained weight moved if it should have, none if it was skipped, and no other ever."""
-    norm, skipped, moves = metrics.get("grad/norm", 0.0), bool(metrics.get("grad/nonfinite")), before.moved(after)
+    skipped, moves = bool(metrics.get("grad/nonfinite")), before.moved(after)
     found = []
-    if before.trained and not moves and rate > 0 and not skipped and norm > LEAST_NORM:
+    if not moves and should_move(before, metrics, rate, config):
         message = "an update moved none of its weights; numbers of them that were looked at"
         count = sum(sample.numel() for sample in after.trained.values())
         found.append(Finding(check="trained_weights", message=message, value=float(count), bound=0.0))
