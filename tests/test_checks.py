@@ -350,7 +350,9 @@ def test_gaps_are_of_the_loss_tokens_of_fresh_rows() -> None:
     assert len(gap.gaps(it.batch, off, gap.fresh_rows(groups, 9))) == 0
 
 
-@pytest.mark.parametrize(("most", "rows_taken"), [(1, [1]), (9, [1, 2]), (10**6, [1, 2, 3, 4, 5, 6, 7])])
+@pytest.mark.parametrize(
+    ("most", "rows_taken"), [(1, [1]), (5, [1]), (6, [1, 2]), (8, [1, 2, 3]), (10, [1, 2, 3]), (11, [1, 2, 3, 4])]
+)
 def test_a_probe_holds_few_tokens_and_at_least_one_row(most: int, rows_taken: list[int]) -> None:
     """Rows without loss tokens are no use."""
     it = made()

@@ -39,7 +39,7 @@ CHECKS: Mapping[str, Check] = {
         "step; then 4 times that step's 99.9th percentile, which counts as 0.00025 (0.025) at least; all divided by a "
         "temperature below 1",
         meaning="labels shifted by a token, a temperature on one side alone, or other weights than those that sampled",
-        cost='a pass over the log-probs; with old_logprobs = "engine" up to 2048 tokens in the learner, once a run',
+        cost='a pass over the log-probs; with old_logprobs = "engine" some 128 tokens in the learner, once a run',
     ),
     "ratio_one": Check(
         bound="mean |log ratio| of a step's first update: 0 where old log-probs came from the same micro-batches on a "

@@ -14,7 +14,7 @@ from dapo.types import Batch, Group
 
 GAP = "checks/gap_p999_nats"  # of TrainState.totals: recorded at the first step
 FACTOR = 4.0  # later means may be so many times what was recorded
-PROBE_TOKENS = 2048  # prompt and response, of the rows that a first step looks at where old_logprobs = "engine"
+PROBE_TOKENS = 128  # of the rows that a first step looks at where old_logprobs = "engine", a group's prompt once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +45,19 @@ def fresh_rows(groups: Sequence[Group], version: int) -> list[int]:
 
 
 def probe_rows(batch: Batch, rows: Sequence[int], most: int = PROBE_TOKENS) -> list[int]:
-    """The first of these rows with loss tokens, up to so many tokens together; one at least, where there is one."""
+    """The first of these rows with loss tokens, up to so many tokens together; one at least, where there is one.
+
+    Responses of a group share its prompt, which counts once.
+    """
     taken: list[int] = []
+    prompts: set[int] = set()
     tokens = 0
     for row in rows:
         if not bool(batch.loss_mask[row].any()):
             continue
-        tokens += int(batch.lengths[row])
+        draw, prompt = int(batch.draw[row]), int(batch.prompt_lengths[row])
+        tokens += int(batch.lengths[row]) - (prompt if draw in prompts else 0)
+        prompts.add(draw)
         if taken and tokens > most:
             break
         taken.append(row)

@@ -8,6 +8,7 @@ blocked form, and no second time: a plain weight that only linear layers use is 
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -123,15 +124,22 @@ class PackedLinear:
 
     def sample(self) -> Tensor:
         """Columns of the blocked weight itself, exactly: what it makes of rows that are 1 in one place, else 0."""
-        columns = sampled_columns(self._width)
-        rows = torch.zeros(len(columns), self._width, dtype=self._dtype)
-        rows[range(len(columns)), columns] = 1.0
+        rows = _unit_rows(self._width, self._dtype)
         return torch.ops.mkldnn._linear_pointwise(rows, self._weight, None, "none", [], "").t()  # type: ignore[no-any-return]
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """hidden @ weight.T + bias, [..., in] -> [..., out]."""
         result: Tensor = torch.ops.mkldnn._linear_pointwise(hidden, self._weight, self._bias, "none", [], "")
         return result
+
+
+@functools.lru_cache(maxsize=16)
+def _unit_rows(width: int, dtype: torch.dtype) -> Tensor:
+    """[columns, width]: 1 at each of the sampled columns."""
+    columns = sampled_columns(width)
+    rows = torch.zeros(len(columns), width, dtype=dtype)
+    rows[range(len(columns)), columns] = 1.0
+    return rows
 
 
 def packs(weight: Tensor) -> bool:
