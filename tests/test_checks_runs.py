@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers import GPT2Config, GPT2LMHeadModel, Qwen2Config, Qwen2ForCausalLM
 
 import dapo.batch
 import dapo.build
 import dapo.loop
 import dapo.sampling
 import helpers_run
+import tiny
 from dapo.algorithm import row_weights, spread
 from dapo.batch import make_batch, with_advantages
 from dapo.data.template import PromptTemplate
@@ -492,6 +494,31 @@ def test_a_cold_model_and_an_untied_one_are_let_alone(tmp_path: Path) -> None:
     for name, model in (("cold", helpers_run.cold_model()), ("untied", helpers_run.warm_model(tied=False))):
         run = ran(tmp_path / name, model=model)
         assert (run.code, run.lines) == (0, []), run.err
+
+
+def family(name: str, folder: Path) -> Path:
+    """A random model with biases: GPT-2, whose linear layers are transposed and not packed, or Qwen2, whose are."""
+    torch.manual_seed(0)
+    ends = {"vocab_size": len(tiny.VOCABULARY), "bos_token_id": tiny.VOCABULARY.index(tiny.BOS), "eos_token_id": EOS}
+    if name == "gpt2":
+        made: Any = GPT2LMHeadModel(GPT2Config(**ends, n_positions=64, n_embd=32, n_layer=2, n_head=2))
+    else:
+        sizes = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2}
+        made = Qwen2ForCausalLM(Qwen2Config(**ends, **sizes, num_hidden_layers=2, tie_word_embeddings=False))
+    made.save_pretrained(folder)
+    tiny.tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("lora", [(), LORA], ids=["all_weights", "lora"])
+@pytest.mark.parametrize("name", ["gpt2", "qwen2"])
+def test_other_families_are_let_alone(name: str, lora: tuple[str, ...], tmp_path: Path) -> None:
+    """Exact ratios and weights do not hang on the architecture of the tests."""
+    if lora:
+        pytest.importorskip("peft")
+    words = (*lora, "train.updates_per_step=1", "sampling.filter=off")
+    run = ran(tmp_path, *words, model=family(name, tmp_path / "model"))
+    assert (run.code, run.lines, run.counts) == (0, [], [0.0, 0.0]), run.err
 
 
 @pytest.mark.parametrize("recipe", ["tiny"])
