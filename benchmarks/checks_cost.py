@@ -1,9 +1,9 @@
-"""What the self-checks cost: their share of a step, by check, in a real run.
+"""What the self-checks cost: their share of each step, and by check, in a real run.
 
     .venv/bin/python benchmarks/checks_cost.py quickstart train.num_steps=3 eval.data=[]
 
-The run is `dapo train WORDS` with spans. All of it lies in the span "checks" (`dapo train --profile` shows it, too) but
-for the samples of weights on their way into the engine, which are taken in the span "sync". Shares are of time/step_s.
+The run is `dapo train WORDS`. The first step holds more: the engine's weights are compared twice, and with
+old_logprobs = "engine" some tokens go through the learner once a run. Shares are of time/step_s.
 """
 
 from __future__ import annotations
@@ -12,19 +12,26 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dapo import build, spans
+from dapo import build
 from dapo.checks import gap, loss, rows, weights
 from dapo.checks.watch import SelfChecks
 from dapo.cli.words import config_of
 from dapo.loop import train
 from dapo.run.directory import RunDirectory
 from dapo.run.view import View
-from dapo.types import TrainState
+from dapo.types import StepReport, TrainState
 
+WHOLE: tuple[tuple[Any, str], ...] = (
+    (SelfChecks, "sampled"),
+    (SelfChecks, "before_update"),
+    (SelfChecks, "after_update"),
+    (SelfChecks, "handed"),
+    (weights, "weight_sample"),  # on their way into the engine
+)
 PARTS: tuple[tuple[Any, str], ...] = (
     (SelfChecks, "_gap"),
     (rows, "kept_groups"),
@@ -42,7 +49,6 @@ PARTS: tuple[tuple[Any, str], ...] = (
     (weights, "moved"),
     (weights, "unmoved"),
     (weights, "held"),
-    (weights, "weight_sample"),
 )
 
 
@@ -63,26 +69,28 @@ def main() -> int:
     """Trains, then prints seconds and shares."""
     config = config_of(tuple(sys.argv[1:]) or ("tiny", "eval.data=[]"))
     spent: defaultdict[str, float] = defaultdict(float)
-    for owner, name in PARTS:
+    for owner, name in (*WHOLE, *PARTS):
         setattr(owner, name, timed(getattr(owner, name), name, spent))
-    steps: list[Mapping[str, float]] = []
+    seconds, costs, findings = [], [], 0.0
+
+    def on_step(report: StepReport) -> None:
+        nonlocal findings
+        seconds.append(report.metrics["time/step_s"])
+        costs.append(sum(spent[name] for _, name in WHOLE) - sum(costs))
+        findings += report.metrics["checks/findings"]
+
     with tempfile.TemporaryDirectory(prefix="dapo-cost-") as folder:
         run = RunDirectory.create(config.name, str(Path(folder) / "run"))
         try:
             parts = build.build(config, run, View(config.train.num_steps, quiet=True))
-            recorder = spans.start()
-            train(parts, TrainState(), lambda report: steps.append(report.metrics))
-            in_span = recorder.take()["checks"][0]
+            train(parts, TrainState(), on_step)
         finally:
-            spans.stop()
             run.release()
-    whole, findings = (sum(step[name] for step in steps) for name in ("time/step_s", "checks/findings"))
-    print(f"{config.name}: {len(steps)} steps in {whole:.2f} s, {findings:g} findings")
-    sync = spent["weight_sample"]
-    share = (in_span + sync) / whole
-    print(f"checks: {in_span:.4f} s in their span, at most {sync:.4f} s in sync: {share:.3%} of the steps")
-    for name, seconds in sorted(spent.items(), key=lambda item: -item[1]):
-        print(f"  {name:16} {seconds:8.4f} s  {seconds / whole:8.4%}")
+    print(f"{config.name}: {len(seconds)} steps, {findings:g} findings")
+    for step, (whole, cost) in enumerate(zip(seconds, costs, strict=True), start=1):
+        print(f"  step {step}: {whole:8.2f} s, of which checks {cost:7.3f} s, {cost / whole:.2%}")
+    for _, name in sorted((*WHOLE, *PARTS), key=lambda part: -spent[part[1]]):
+        print(f"  {name:16} {spent[name]:8.4f} s  {spent[name] / sum(seconds):8.4%}")
     return 0
 
 
