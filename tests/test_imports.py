@@ -42,7 +42,7 @@ LAYERS: list[set[str]] = [
     {"grading", "batch", "flight"},  # draws into groups, groups into batches: shared by the layers above
     {"sampling", "evaluate", "run", "cluster"},
     {"credit"},  # where an update's gradient comes from
-    {"ledger", "metrics", "tracing", "alerts"},
+    {"ledger", "metrics", "tracing", "alerts", "checks"},
     {"loop", "provenance"},
     {"build"},
     {"evaluator", "curate", "rate"},

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dapo.alerts import Watch
+from dapo.checks.watch import SelfChecks
 from dapo.config.explain import epoch_words
 from dapo.config.load import from_run, with_words
 from dapo.config.schema import Config
@@ -249,6 +250,7 @@ def build(
         trackers=Trackers(make_trackers(config, run)),
         alerts=Watch(config),
         progress=Progress(run.metrics),
+        checks=SelfChecks.of(config, policy.tokenizer, policy.eos_ids, run, view),
     )
 
 
@@ -319,7 +321,8 @@ def resume(
     parts = build(config, run, view, found, allowed)
     checkpoint.sweep(run.checkpoints)
     checkpoint.restore(found, parts.learner)
-    run.cut_after(state.step, sampled=state.step + (state.pending is not None))
+    updates = 0 if state.pending is None else len(state.pending.updates)
+    run.cut_after(state.step, sampled=state.step + (state.pending is not None), updates=updates)
     return parts, state
 
 

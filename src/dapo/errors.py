@@ -10,7 +10,8 @@
     │   ├── Interrupted                   a signal, at the next safe point
     │   ├── SaveFailed                    a checkpoint could not be written; the older ones stand
     │   ├── SamplingExhausted             dynamic sampling could not fill the batch
-    │   └── NonFiniteGradients            too many skipped updates in a row
+    │   ├── NonFiniteGradients            too many skipped updates in a row
+    │   └── SelfCheckFailed      exit 5   the run's own arithmetic does not hold; going on takes a decision
     ├── CheckFailed              exit 4   the command ran; what it checked is not as it should be
     └── EngineError              exit 1   a rollout engine broke its contract
 
@@ -73,6 +74,12 @@ class SamplingExhausted(Stopped):
 
 class NonFiniteGradients(Stopped):
     """More updates in a row than allowed had non-finite gradients."""
+
+
+class SelfCheckFailed(Stopped):
+    """A self-check with the setting "stop" found a fault; the state is saved, but going on alone would not mend it."""
+
+    exit_code = 5
 
 
 class CheckFailed(DapoError):

@@ -25,9 +25,19 @@ from typing import Any
 from dapo.advantages import reward_moments
 from dapo.alerts import Watch
 from dapo.batch import make_batch, minibatches, with_advantages
+from dapo.checks.watch import FINDINGS, SelfChecks
 from dapo.config.schema import Config
 from dapo.credit import Buckets, make_buckets, proxy, row_advantages, table
-from dapo.errors import DapoError, EngineError, Interrupted, NonFiniteGradients, SamplingExhausted, SaveFailed, Stopped
+from dapo.errors import (
+    DapoError,
+    EngineError,
+    Interrupted,
+    NonFiniteGradients,
+    SamplingExhausted,
+    SaveFailed,
+    SelfCheckFailed,
+    Stopped,
+)
 from dapo.evaluate.evaluation import Evaluation
 from dapo.evaluate.run import Sets, evaluate
 from dapo.grading import GroupGrader
@@ -65,14 +75,15 @@ class Parts:
     trackers: Trackers
     progress: Progress
     alerts: Watch
+    checks: SelfChecks
 
 
 def train(parts: Parts, state: TrainState, on_step: Callable[[StepReport], None] | None = None) -> TrainState:
     """Trains from a state to the last step; returns the final state.
 
     Raises:
-        Stopped: a signal, exhausted sampling, a failed save or too many non-finite gradients; the state
-            is saved, where the disk takes it.
+        Stopped: a signal, exhausted sampling, a failed save, too many non-finite gradients or a self-check; the
+            state is saved, where the disk takes it.
     """
     config, view, saver = parts.config, parts.view, parts.saver
     with StopRequest(view.say) as stop, saver, parts.trackers:
@@ -87,6 +98,10 @@ def train(parts: Parts, state: TrainState, on_step: Callable[[StepReport], None]
                 leave_if_asked(parts, state, stop)
                 with saved_on_error(parts, state), span("update"):
                     state = update(parts, state)
+                with saved_on_error(parts, state):
+                    state = looked_at(parts, state)
+                with saved_on_error(parts, state):
+                    parts.checks.raise_failed()
                 stop_if_diverged(parts, state)
             with saved_on_error(parts, state):
                 after, metrics = finish(parts, state, stop)
@@ -106,7 +121,7 @@ def begin(parts: Parts, state: TrainState, stop: StopRequest) -> None:
     lines = parts.run.metrics()
     parts.alerts.replay(lines)
     parts.trackers.start(lines[-1]["step"] + 1 if lines else 0)
-    parts.engine.load_weights(state.version, parts.learner.export_weights())
+    parts.checks.carry(sync(parts, state.version))
     fresh = state.step == 0 and state.pending is None and not lines
     if fresh and parts.tests and parts.config.eval.before:
         metrics = run_evaluation(parts, 0, stop).metrics()
@@ -140,6 +155,8 @@ def sample(parts: Parts, state: TrainState, stop: StopRequest) -> TrainState:
         batch, gap = with_policies(make_batch(collected.kept, parts.eos_ids, config), collected.kept, parts, state)
         batch = with_advantages(batch, collected.kept, config, sums)
         left = tuple(minibatches(batch, config, parts.learner.cut))
+    recorded, findings = parts.checks.sampled(state, collected, batch, left, parts.learner)
+    sums |= recorded
     write_start = time.perf_counter()
     if _due(step, config.log.rollouts_every, 0):
         try:
@@ -149,7 +166,7 @@ def sample(parts: Parts, state: TrainState, stop: StopRequest) -> TrainState:
         except SaveFailed as error:
             parts.saver.tolerate(error)
     with span("metrics"):
-        metrics |= sums | gap | batch_metrics(batch) | kl_metrics(batch, config)
+        metrics |= sums | gap | batch_metrics(batch) | kl_metrics(batch, config) | {FINDINGS: findings}
     end = time.perf_counter()
     metrics |= {
         "time/train_s": write_start - batch_start,
@@ -177,7 +194,9 @@ def update(parts: Parts, state: TrainState) -> TrainState:
     asked = last and every is not None and _due(step, every, parts.config.train.num_steps)
     buckets = make_buckets(minibatch) if asked else None
     trace = Trace(bucket=None if buckets is None else buckets.number_B)
-    metrics = parts.learner.update(minibatch, learning_rate(step, parts.config), trace)
+    rate = learning_rate(step, parts.config)
+    parts.checks.before_update(minibatch, rate, parts.learner)
+    metrics = parts.learner.update(minibatch, rate, trace)
     with span("metrics"):
         metrics |= traced_metrics(minibatch, trace, parts.config, first=not pending.updates)
     if last:
@@ -211,15 +230,31 @@ def write_trace(parts: Parts, step: int, minibatch: Batch, trace: Trace, buckets
         parts.saver.tolerate(error)
 
 
+def looked_at(parts: Parts, state: TrainState) -> TrainState:
+    """The state after an update, with what the self-checks found in it counted."""
+    pending = state.pending
+    assert pending is not None
+    found = pending.metrics.get(FINDINGS, 0.0) + parts.checks.after_update(state, parts.learner)
+    return replace(state, pending=replace(pending, metrics={**pending.metrics, FINDINGS: found}))
+
+
+def sync(parts: Parts, version: int) -> float:
+    """Hands the policy to the engine as this version; returns what the self-checks found."""
+    with span("sync"):
+        weights = parts.checks.handing(parts.learner)
+        parts.engine.load_weights(version, weights)
+    return parts.checks.handed(version, weights, parts.engine)
+
+
 def finish(parts: Parts, state: TrainState, stop: StopRequest) -> tuple[TrainState, dict[str, float]]:
     """Line 3 of the next step: the new policy goes to the engine. Evaluates it where that is due."""
     assert state.pending is not None
     step, start = state.step + 1, time.perf_counter()
-    with span("sync"):
-        parts.engine.load_weights(step, parts.learner.export_weights())
+    findings = sync(parts, step)
     if parts.config.algorithm.kl.reset_every is not None and step % parts.config.algorithm.kl.reset_every == 0:
         parts.learner.reset_reference()
     metrics = {**state.pending.metrics, **update_metrics(state.pending)}
+    metrics[FINDINGS] = metrics.get(FINDINGS, 0.0) + findings
     metrics["time/step_s"] += time.perf_counter() - start
     if parts.tests and _due(step, parts.config.eval.every, parts.config.train.num_steps):
         metrics |= run_evaluation(parts, step, stop).metrics()
@@ -264,7 +299,7 @@ def saved_on_error(parts: Parts, state: TrainState) -> Iterator[None]:
     """Whatever goes wrong inside, the state from before it is saved; then the error goes on."""
     try:
         yield
-    except (Interrupted, SamplingExhausted) as error:
+    except (Interrupted, SamplingExhausted, SelfCheckFailed) as error:
         parts.saver.ensure(state, learning_rate(state.step, parts.config))
         where = _where(parts, state)
         raise (error if error.message.endswith(where) else type(error)(f"{error}; {where}")) from None

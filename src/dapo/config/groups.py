@@ -34,6 +34,7 @@ _SECTIONS = {
     "learner": "machine",
     "checkpoint": "other",
     "log": "other",
+    "checks": "other",
     "trackers": "other",
     **dict.fromkeys(NOT_SETTINGS, "other"),
 }

@@ -22,6 +22,7 @@ from dapo.config.base import (
     no_bool,
     off_is_none,
 )
+from dapo.config.checks import ChecksConfig
 from dapo.config.data import DataConfig, EvalConfig, SourceConfig
 from dapo.config.reward import Overlong, RewardConfig, RewardFunctionConfig, SourceRewardConfig
 
@@ -33,6 +34,7 @@ __all__ = [
     "TRACKERS",
     "AlgorithmConfig",
     "CheckpointConfig",
+    "ChecksConfig",
     "Config",
     "CovarianceConfig",
     "DataConfig",
@@ -303,6 +305,7 @@ class Config(Section):
     engine: EngineConfig = EngineConfig()
     learner: LearnerConfig = LearnerConfig()
     log: LogConfig = LogConfig()
+    checks: ChecksConfig = ChecksConfig()
     trackers: tuple[str, ...] = ()
     """Who gets each step's metrics beside metrics.jsonl: tensorboard (files in the run directory), wandb, swanlab,
     trackio (pip install "dapo-rl[NAME]"), or FILE.py:NAME or MODULE:NAME of a function f(step, metrics). One that

@@ -68,6 +68,9 @@ class Learner(Protocol):
     def export_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Every weight of the policy by its plain Hugging Face name, one at a time; adapters are merged into them."""
 
+    def parameters(self) -> Iterator[tuple[str, Tensor, bool]]:
+        """(name, weight, whether updates move it) of every weight, as it is held: adapters beside their base."""
+
     def state_dict(self) -> dict[str, Tensor]:
         """A copy of what `save_hf` does not write, in host memory: flat, name -> tensor.
 

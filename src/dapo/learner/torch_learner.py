@@ -17,6 +17,7 @@ from dapo.algorithm import ObjectiveInputs, importance_weights, kl_estimate, mas
 from dapo.errors import ModelError
 from dapo.learner.base import Trace
 from dapo.learner.credit import bucket_gradients
+from dapo.learner.held import HoldsModel
 from dapo.learner.lane_attention import LaneMask, use
 from dapo.learner.logprobs import token_logprobs
 from dapo.learner.movement import Movement
@@ -31,7 +32,7 @@ from dapo.types import Batch
 Objective = Callable[[ObjectiveInputs], Tensor]
 
 
-class TorchLearner:
+class TorchLearner(HoldsModel):
     """See Learner.
 
     Args:

@@ -36,5 +36,28 @@ class RolloutEngine(Protocol):
     def load_weights(self, version: int, tensors: Iterable[tuple[str, Tensor]]) -> None:
         """Take the policy of a version. Raises EngineError when a weight is missing or unknown."""
 
+    def weight_samples(self) -> Iterable[tuple[str, Tensor]] | None:
+        """`weight_sample` of every weight as it is decoded with, by its plain name and in the engine's own type.
+
+        A weight that is held twice comes twice. None when weights can't be read back.
+        """
+
     def close(self) -> None:
         """Free what the engine holds. Safe to call twice."""
+
+
+COLUMNS = 4  # of a weight, spread over its width
+
+
+def sampled_columns(width: int) -> list[int]:
+    """Which columns of a weight of this width are compared.
+
+    >>> sampled_columns(16), sampled_columns(2)
+    ([2, 6, 10, 14], [0, 1])
+    """
+    return sorted({width * (2 * i + 1) // (2 * COLUMNS) for i in range(COLUMNS)}) if width else []
+
+
+def weight_sample(weight: Tensor) -> Tensor:
+    """A weight's sampled columns, [..., in] -> [..., columns]; all of one that has a single dimension."""
+    return weight if weight.dim() < 2 else weight[..., sampled_columns(weight.shape[-1])]

@@ -176,6 +176,9 @@ class EndpointEngine:
         """Raises EngineError: a server's weights are its own."""
         raise EngineError("the weights of a server (--endpoint) are its own; it is for evaluation alone")
 
+    def weight_samples(self) -> None:
+        """A server's weights are its own."""
+
     def close(self) -> None:
         """See RolloutEngine. Waits for no request; the last thread to end closes the connections."""
         if not self._closed:

@@ -81,6 +81,9 @@ class ScriptedEngine:
         """Only the version is kept."""
         self.version = version
 
+    def weight_samples(self) -> None:
+        """It has no weights."""
+
     def close(self) -> None:
         """See RolloutEngine."""
         self._waiting.clear()

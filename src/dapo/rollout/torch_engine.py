@@ -175,6 +175,10 @@ class TorchEngine:
             owner.prefilled = None
         self.version = version
 
+    def weight_samples(self) -> Iterable[tuple[str, Tensor]]:
+        """See RolloutEngine."""
+        return self._weights.samples()
+
     def close(self) -> None:
         """See RolloutEngine."""
         self.cancel(list(self._draws))

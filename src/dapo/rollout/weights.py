@@ -8,14 +8,16 @@ blocked form, and no second time: a plain weight that only linear layers use is 
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from dapo.errors import EngineError
+from dapo.rollout.base import sampled_columns, weight_sample
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +61,15 @@ class EngineWeights:
             missing.discard(name)
         if missing:
             raise EngineError(f"load_weights: {len(missing)} weights missing, the first: {min(missing)}")
+
+    @torch.inference_mode()
+    def samples(self) -> Iterator[tuple[str, Tensor]]:
+        """See RolloutEngine.weight_samples."""
+        for name, weight in self._plain.items():
+            yield name, weight_sample(weight)
+        for name, linears in self._packed.items():
+            for linear in linears:
+                yield name, linear.sample()
 
     @torch.inference_mode()
     def _pack(self, model: Any) -> None:
@@ -109,11 +120,26 @@ class PackedLinear:
         """Packs a new weight, of any float type and device."""
         plain = weight.detach().to("cpu", self._dtype).contiguous()
         self._weight = torch.ops.mkldnn._reorder_linear_weight(plain, ROWS)
+        self._width = plain.shape[1]
+
+    def sample(self) -> Tensor:
+        """Columns of the blocked weight itself, exactly: what it makes of rows that are 1 in one place, else 0."""
+        rows = _unit_rows(self._width, self._dtype)
+        return torch.ops.mkldnn._linear_pointwise(rows, self._weight, None, "none", [], "").t()  # type: ignore[no-any-return]
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """hidden @ weight.T + bias, [..., in] -> [..., out]."""
         result: Tensor = torch.ops.mkldnn._linear_pointwise(hidden, self._weight, self._bias, "none", [], "")
         return result
+
+
+@functools.lru_cache(maxsize=16)
+def _unit_rows(width: int, dtype: torch.dtype) -> Tensor:
+    """[columns, width]: 1 at each of the sampled columns."""
+    columns = sampled_columns(width)
+    rows = torch.zeros(len(columns), width, dtype=dtype)
+    rows[range(len(columns)), columns] = 1.0
+    return rows
 
 
 def packs(weight: Tensor) -> bool:

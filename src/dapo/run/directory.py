@@ -8,7 +8,7 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -25,13 +25,14 @@ from dapo.types import Group
 logger = logging.getLogger(__name__)
 
 LOGS = ("alerts.jsonl",)  # lines of JSON with their step, cut on a resume as metrics.jsonl is
+CHECKS_FILE = "checks.jsonl"
 STEP_FILE = re.compile(r"step_(\d{6,})\.(?:jsonl\.zst|json)")
 
 
 class RunDirectory:
     """runs/<recipe>-<YYYYMMDD-HHMMSS>/, held by one process at a time.
 
-    config.resolved.json, manifest.json, metrics.jsonl, alerts.jsonl, rollouts/step_*.jsonl.zst,
+    config.resolved.json, manifest.json, metrics.jsonl, alerts.jsonl, checks.jsonl, rollouts/step_*.jsonl.zst,
     tokens/step_*.jsonl.zst, credit/step_*.json, checkpoints/step_*/, eval/step_*.json, log.txt.
     """
 
@@ -139,7 +140,8 @@ class RunDirectory:
 
     def sync(self) -> None:
         """Metrics and log reach the disk: no checkpoint may be ahead of them after a power cut."""
-        for file in (self.metrics_file, self.path / "log.txt", *(self.path / name for name in LOGS)):
+        logs = (self.path / name for name in (*LOGS, CHECKS_FILE, "log.txt"))
+        for file in (self.metrics_file, *logs):
             if file.is_file():
                 with file.open("rb") as handle:
                     os.fsync(handle.fileno())
@@ -198,43 +200,47 @@ class RunDirectory:
         except (zstandard.ZstdError, ValueError) as error:
             raise UserError(f"{file}: damaged: {error}") from None
 
-    def cut_after(self, step: int, *, sampled: int | None = None) -> None:
-        """Removes metrics, LOGS and evaluations past a step, before a resume writes them again.
+    def cut_after(self, step: int, *, sampled: int | None = None, updates: int = 0) -> None:
+        """Removes metrics, LOGS, findings and evaluations past a step, before a resume writes them again.
 
-        sampled: rollouts are kept up to this step (that of pending updates is sampled already).
+        sampled: rollouts are kept up to this step (that of pending updates is sampled already), and what the
+        self-checks found in it up to this many of its updates.
         """
+        last = step if sampled is None else sampled
         rows = [row for row in self.metrics() if row["step"] <= step]
         with _writing(self.metrics_file):
             write_text(self.metrics_file, "".join(json.dumps(row) + "\n" for row in rows))
         for name in LOGS:
-            self._cut_log(self.path / name, step)
-        ends = {"rollouts": step if sampled is None else sampled, "eval": step, "tokens": step, "credit": step}
-        for folder, last in ends.items():
+            self._cut_log(self.path / name, lambda row: bool(row["step"] <= step))
+        self._cut_log(self.path / CHECKS_FILE, lambda row: _found_by(row, step, last, updates))
+        ends = {"rollouts": last, "eval": step, "tokens": step, "credit": step}
+        for folder, until in ends.items():
             for file in (self.path / folder).glob("step_*"):
                 number = STEP_FILE.fullmatch(file.name)
-                if number is not None and int(number[1]) > last:
+                if number is not None and int(number[1]) > until:
                     file.unlink()
 
-    def _cut_log(self, path: Path, step: int) -> None:
-        """Keeps the lines up to a step. A damaged one, which nothing depends on, is left out with a warning."""
+    def _cut_log(self, path: Path, stays: Callable[[Any], bool]) -> None:
+        """Keeps the lines that stay. A damaged one, which nothing depends on, is left out with a warning."""
         if not path.is_file():
             return
         with _writing(path):
-            lines = path.read_bytes().split(b"\n")[:-1]  # what follows the last newline is torn, or nothing
-            steps = [_step_of(line) for line in lines]
-            if None in steps:
-                logger.warning("%s: %d damaged lines left out", path, steps.count(None))
-            kept = [line for line, of in zip(lines, steps, strict=True) if of is not None and of <= step]
-            write_bytes(path, b"".join(line + b"\n" for line in kept))
+            kept, damaged = [], 0
+            for line in path.read_bytes().split(b"\n")[:-1]:  # what follows the last newline is torn, or nothing
+                try:
+                    if stays(json.loads(line)):
+                        kept.append(line + b"\n")
+                except (ValueError, TypeError, KeyError, RecursionError):
+                    damaged += 1
+            if damaged:
+                logger.warning("%s: %d damaged lines left out", path, damaged)
+            write_bytes(path, b"".join(kept))
 
 
-def _step_of(line: bytes) -> int | None:
-    """The step of a line of LOGS; None for one that is damaged."""
-    try:
-        step = json.loads(line)["step"]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return None
-    return step if isinstance(step, int) else None
+def _found_by(row: Any, step: int, sampled: int, updates: int) -> bool:
+    """Whether a finding is of what was done up to a step, or within the next up to so many of its updates."""
+    begun = row["phase"] == "sampling" or (row["phase"] == "update" and row["update"] <= updates)
+    return bool(row["step"] <= step or (row["step"] <= sampled and begun))
 
 
 def resume_command(path: Path) -> str:

@@ -31,6 +31,7 @@ NAMES = {
     "update": "laying out micro-batches, statistics",
     "sampling": "draws, the filter, the ledger",
     "grading": "rewards",
+    "checks": "self-checks",
     "batch": "the batch, advantages, mini-batches",
     "writing": "rollouts and metrics to disk",
     "sync": "new weights to the engine",

@@ -1,0 +1,1 @@
+"""Self-checks of every step: pure functions that return findings; `watch.SelfChecks` applies the settings."""
