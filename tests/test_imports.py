@@ -44,7 +44,7 @@ LAYERS: list[set[str]] = [
     {"ledger", "metrics"},
     {"loop", "provenance"},
     {"build"},
-    {"evaluator", "curate", "rate"},
+    {"evaluator", "curate", "rate", "report"},
     {"doctor"},
     {"cli"},
     {"__main__"},
