@@ -20,7 +20,7 @@ from dapo.errors import UserError
     default=12.0,
     type=click.FloatRange(0, 200),
     show_default=True,
-    help="Bytes of responses to show, unpacked, in MB: a sample.",
+    help="Megabytes of responses to show, before they are packed: a sample.",
 )
 @click.option("--live", is_flag=True, help="Serve the page on 127.0.0.1 and follow the run; Ctrl-C ends it.")
 @click.option("--port", type=click.IntRange(0, 65535), help="With --live.  [default: a free one]")
@@ -79,10 +79,10 @@ def _write(target: Path, paths: list[Path], budget: int) -> None:
 
 
 def _serve(paths: list[Path], budget: int, port: int, open_it: bool) -> None:
-    from dapo.report.live import HOST, Source, server
+    from dapo.report.live import HOST, Source, port_of, server
 
     with server(Source(paths, budget), port) as one:
-        address = f"http://{HOST}:{one.server_address[1]}/"
+        address = f"http://{HOST}:{port_of(one)}/"
         click.echo(address)
         click.echo("following; Ctrl-C ends it", err=True)
         if open_it:

@@ -50,7 +50,7 @@ def _table(step: int, content: Mapping[str, Any]) -> dict[str, Any] | None:
 def _label(bucket: Mapping[str, Any]) -> str:
     """right, truncated, A+"""
     right = bucket.get("right")
-    side = _SIDES.get(right, "undecided") if isinstance(right, bool) or right is None else "undecided"
+    side = _SIDES[right] if isinstance(right, bool) else "undecided"
     cut = ", truncated" if bucket.get("truncated") is True else ""
     sign = {"+": "A > 0", "-": "A < 0", "0": "A = 0"}.get(str(bucket.get("advantage")), "A ?")
     return f"{side}{cut}, {sign}"

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from socketserver import BaseServer
+from typing import Any
 
 from dapo.errors import UserError
 from dapo.report.data import report_data
@@ -50,7 +52,7 @@ class Source:
         return packed(rollout_samples(self._paths, self._budget))
 
 
-def rollout_samples(paths: Sequence[Path], budget: int) -> list[dict[str, object]]:
+def rollout_samples(paths: Sequence[Path], budget: int) -> list[dict[str, Any]]:
     """The sample of each run; they share the budget."""
     from dapo.report.read import Files
 
@@ -59,6 +61,12 @@ def rollout_samples(paths: Sequence[Path], budget: int) -> list[dict[str, object
         files = Files(path)
         found.append(sample(files, budget // len(paths)) | {"notes": files.notes})
     return found
+
+
+def port_of(one: BaseServer) -> int:
+    """The port that a server has."""
+    address = one.server_address
+    return int(address[1]) if isinstance(address, tuple) else 0
 
 
 def server(source: Source, port: int) -> ThreadingHTTPServer:
@@ -77,7 +85,7 @@ def server(source: Source, port: int) -> ThreadingHTTPServer:
 
         def do_GET(self) -> None:
             """Serves a path."""
-            own = self.server.server_address[1]
+            own = port_of(self.server)
             if self.headers.get("Host") not in (f"{HOST}:{own}", f"localhost:{own}"):
                 self.send_error(HTTPStatus.FORBIDDEN, "ask for 127.0.0.1 or localhost")
                 return

@@ -90,7 +90,8 @@ def _choose(lines: Sequence[bytes], step: int, level: int, shaded: Mapping[tuple
         return list(lines)
     wanted = [i for i, line in enumerate(lines) if _ids(line) in shaded] if shaded else []
     others = sorted(set(range(len(lines))) - set(wanted), key=lambda i: _dealt(step, i))
-    taken, spent = [], 0
+    taken: list[int] = []
+    spent = 0
     for place in [*wanted, *others]:
         spent += len(lines[place])
         if taken and spent > level and place not in wanted:
@@ -144,9 +145,9 @@ def _shown(
         shown["parts"] = parts
     if cut:
         shown["c"] = cut
-    found = shaded.get((row.get("draw"), row.get("g")))  # type: ignore[arg-type]
-    if found is not None:
-        shown["w"] = found
+    draw, g = row.get("draw"), row.get("g")
+    if isinstance(draw, int) and isinstance(g, int) and (draw, g) in shaded:
+        shown["w"] = shaded[draw, g]
     return shown
 
 

@@ -55,7 +55,8 @@ def verdict(rows: Sequence[Row], evaluated: Mapping[str, Any]) -> str:
         return f"One step so far, with {percent(first[1])} of sampled responses right."
     return (
         f"Sampled accuracy went from {percent(first[1])} at step {first[0]} to {percent(last[1])} at step "
-        f"{last[0]}. These are different prompts of the training set, without an interval: it takes two evaluations to call it a gain."
+        f"{last[0]}. These are different prompts of the training set, without an interval: it takes two evaluations "
+        "to call it a gain."
     )
 
 
