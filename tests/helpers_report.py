@@ -191,7 +191,7 @@ def metrics_row(step: int, size: Size, draw: random.Random) -> dict[str, Any]:
             "policy/kl_to_old": near(0.002, 0.2),
             "policy/mean_token_probability": near(0.85),
             "ratio/mean": near(1.0, 0.002),
-            "ratio/max": near(4.0, 0.5),
+            "ratio/max": 1 + near(3.0, 0.2),
             "clip/high_fraction": near(0.008 * entropy, 0.2),
             "clip/low_fraction": near(0.006, 0.2),
             "clip/dual_fraction": 0.0,

@@ -241,7 +241,7 @@ def test_the_summary(data: dict[str, Any]) -> None:
     assert cards["Steps"] == "12"
     assert (cards["Findings"], cards["Alerts"]) == ("1", "1")
     assert head["checks"][0]["check"] == "gap"
-    assert any("1 alerts" in line for line in head["warnings"])
+    assert any("1 alert," in line for line in head["warnings"])
     assert head["missing"] == []
 
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
-CODE = ("base.js", "plots.js", "figures.js", "rollouts.js", "settings.js", "main.js")
+CODE = ("base.js", "plots.js", "figures.js", "flows.js", "rollouts.js", "settings.js", "main.js")
 
 
 def render(data: Mapping[str, Any], rollouts: str, *, live: bool = False) -> str:

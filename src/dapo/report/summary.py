@@ -92,10 +92,10 @@ def warnings(
         )
     stops = [row for row in checks if row.get("action") == "stop"]
     if stops:
-        found.append(f"Self-checks stopped the run {len(stops)} times, the last time at step {stops[-1]['step']}.")
-    for words, lines in (("self-check findings", checks), ("alerts", alerts)):
+        found.append(f"A self-check stopped the run at step {stops[-1]['step']}.")
+    for words, lines in (("finding of self-checks", "findings of self-checks"), checks), (("alert", "alerts"), alerts):
         if lines:
-            found.append(f"{len(lines)} {words}, listed below, the last at step {lines[-1]['step']}.")
+            found.append(f"{len(lines)} {words[len(lines) > 1]}, listed below; the last at step {lines[-1]['step']}.")
     for metric, words in _TOTALS:
         whole = sum(number(row.get(metric)) or 0.0 for row in rows)
         if whole:

@@ -1,4 +1,4 @@
-// Pictures that are not plain curves: evaluations, the joint picture, flows, the credit table, bars, any metric.
+// Pictures that are not plain curves: evaluations, the joint picture, the credit table, bars, any metric.
 
 /** pass@1 beside pass@k over steps, a panel for each set. */
 function evaluationPanels() {
@@ -67,57 +67,15 @@ function againstPanel(metric, words) {
       x: group.curves.values[metric], y: group.curves.values["policy/entropy"], text: group.curves.steps.map((step) => `step ${step}`), name: label(group.label),
       type: "scatter", mode: "markers", hovertemplate: "%{text}: clipped %{x:.2%}, entropy %{y:.3~g}<extra></extra>",
       marker: all.length > 1 ? { size: 5, color: colour(group.colour), opacity: 0.7 } : {
-        size: 6, color: group.curves.steps, colorscale: [[0, colour("grid")], [0.15, colour("c-second")], [1, colour("c-plain")]], showscale: i === 0,
+        size: 6, color: group.curves.steps, colorscale: [[0, colour("c-dropped")], [1, colour("c-plain")]], showscale: i === 0,
         colorbar: { title: { text: "step", font: { size: 11.5, color: colour("quiet") } }, thickness: 8, len: 0.9, outlinewidth: 0, tickfont: { size: 11, color: colour("quiet") }, nticks: 5 },
         line: { width: 0.5, color: colour("paper") },
       },
     }));
-    return [traces, layout({ hovermode: "closest", xaxis: axis(`share of tokens clipped ${words}`, { tickformat: ".2~p" }), yaxis: unitAxis("nats") })];
+    return [traces, layout({ hovermode: "closest", xaxis: axis(`share of tokens clipped ${words}`, { tickformat: ".2~p" }), yaxis: unitAxis("entropy, nats") })];
   });
   return el("div", { class: "panel" }, el("h3", {}, `Entropy against tokens clipped ${words}`),
-    el("p", { class: "note" }, words === "high" ? "A raised upper clip range leaves rare tokens room; here is whether entropy holds where it bites." : "The lower clip range holds back tokens that became less likely."), place);
-}
-
-const NODE_COLOURS = { kept: "c-after", "all right": "c-right", "all wrong": "c-wrong", "wasted: graded, dropped": "c-wrong" };
-
-/** A flow as a Sankey picture. */
-function flowTraces(links, unit) {
-  const names = [...new Set(links.flatMap(([from, to]) => [from, to]))];
-  const through = (name) => Math.max(...[0, 1].map((side) => links.filter((link) => link[side] === name).reduce((sum, link) => sum + link[2], 0)));
-  const whole = names.filter((name) => !links.some((link) => link[1] === name)).reduce((sum, name) => sum + through(name), 0);
-  const hex = (name) => colour(NODE_COLOURS[name] || "c-before");
-  return [{
-    type: "sankey", arrangement: "snap", valueformat: ",.0f", valuesuffix: ` ${unit}`, textfont: { size: 12, color: colour("ink"), shadow: "none" },
-    node: { label: names.map((name) => `${name}: ${count(through(name))} (${percent(through(name) / whole, 0)})`), color: names.map(hex), pad: 20, thickness: 12, line: { width: 0 }, hovertemplate: "%{label}<extra></extra>" },
-    link: { source: links.map((link) => names.indexOf(link[0])), target: links.map((link) => names.indexOf(link[1])), value: links.map((link) => link[2]),
-      color: links.map((link) => faded(hex(link[1]), 0.28)), hovertemplate: "%{source.label} → %{target.label}<extra></extra>" },
-  }];
-}
-
-/** Both flows, of the whole run or of a step. */
-function flowPanel() {
-  const at = { place: -1 };
-  const places = { draws: el("div", { class: "plot" }), tokens: el("div", { class: "plot" }) };
-  const steps = () => DATA.runs[shownRun].flow.steps;
-  const flow = () => (at.place < 0 ? DATA.runs[shownRun].flow.total : steps()[at.place]);
-  const own = Object.entries(places).map(([name, place]) => {
-    place.style.height = "250px";
-    return plotted(place, () => [flowTraces(flow()[name], name), layout({ margin: { l: 8, r: 8, t: 14, b: 14 }, hovermode: "closest" })]);
-  });
-  const slider = el("input", { type: "range", min: -1, max: steps().length - 1, value: -1, "aria-label": "Step of the flows; leftmost is the whole run" });
-  const said = el("output", {}, "whole run");
-  const change = () => {
-    at.place = Math.min(Number(slider.value), steps().length - 1);
-    said.textContent = at.place < 0 ? "whole run" : `step ${steps()[at.place].step}`;
-    own.forEach(drawPlot);
-  };
-  slider.addEventListener("input", change);
-  runWatchers.push(() => { slider.max = steps().length - 1; slider.value = -1; change(); });
-  dataWatchers.push(() => { slider.max = steps().length - 1; });
-  return el("div", { class: "panel wide" }, el("h3", {}, "What became of draws and tokens"),
-    el("p", { class: "note" }, "A draw is a prompt with its group of responses. All right and all wrong groups carry no gradient and are dropped. Surplus was graded after the batch was full; lost tokens belong to cancelled or failed draws."),
-    el("div", { class: "tools" }, runChooser(), el("label", {}, "whole run, or a step", slider), said),
-    el("h3", {}, "Draws"), places.draws, el("h3", {}, "Tokens"), places.tokens);
+    el("p", { class: "note" }, words === "high" ? "A raised upper clip range leaves rare tokens room; here is whether entropy holds where it bites." : "The lower clip range holds back tokens that became less likely."), el("div", { class: "legend" }), place);
 }
 
 const CREDIT_WORDS = { share: "share of the gradient", norm: "gradient norm", cosine: "cosine with the gradient", proxy: "share by the proxy", tokens: "tokens", responses: "responses" };
@@ -180,7 +138,7 @@ function matchedLine(table) {
   const m = table.matched;
   if (m.right_per_token === undefined) return el("p");
   const words = (a, b) => `right ${figure(a)}, wrong ${figure(b)}`;
-  return el("p", { class: "note" }, `Per token: ${words(m.right_per_token, m.wrong_per_token)}. Matched for length: ${words(m.right_matched, m.wrong_matched)}.`);
+  return el("p", { class: "quietly" }, `Per token: ${words(m.right_per_token, m.wrong_per_token)}. Matched for length: ${words(m.right_matched, m.wrong_matched)}.`);
 }
 
 /** Rows with a bar each. lines: [[words, amount, note], ...]. */
@@ -231,7 +189,7 @@ function explorerPanel() {
   place.style.height = "280px";
   const plot = plotted(place, () => [
     groups().flatMap((group) => curveTraces(group.curves, shown, { hex: colour(group.colour), name: group.label, dash: "solid" }, "")),
-    layout({ xaxis: axis(X_AXES[view.x].title), yaxis: axis(label(shown), { tickformat: ".4~g" }) }),
+    layout({ xaxis: axis(X_AXES[view.x].title), yaxis: axis(label(shown), { tickformat: ",.6~g" }) }),
   ]);
   const select = choice(names.map((name) => [name, name]), shown, (value) => { shown = value; drawPlot(plot); }, { id: "metric" });
   return el("div", { class: "panel wide" }, el("h3", {}, "Any metric"), el("p", { class: "note" }, "Everything in metrics.jsonl, by its name."),

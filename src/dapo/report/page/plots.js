@@ -95,7 +95,7 @@ function axis(title, more) {
 /** The y axis of a unit. */
 function unitAxis(unit, more) {
   if (unit === "share") return axis("share", { tickformat: ".3~p", ...more });
-  return axis(unit, { tickformat: unit === "rate" ? ".2~e" : ".4~s", exponentformat: "power", ...more });
+  return axis(unit, { tickformat: unit === "rate" ? ".2~e" : ",.6~g", ...more });
 }
 
 /** The layout that all pictures share. */
@@ -198,20 +198,30 @@ function legend(panel, hidden, changed) {
   return el("div", { class: "legend" }, entries);
 }
 
+/** A range around curves that are all one value, which would otherwise be drawn from -1 to 1 or from 0 to twice it. */
+function flatRange(panel) {
+  if (panel.stacked) return {};
+  const values = groups().flatMap((group) => panel.curves.flatMap(([metric]) => group.curves.values[metric] || [])).filter((value) => value !== null);
+  const least = values.reduce((a, b) => Math.min(a, b), Infinity), most = values.reduce((a, b) => Math.max(a, b), -Infinity);
+  if (least !== most) return {};
+  return { range: least === 0 ? [-0.1, 1] : [least - 0.1 * Math.abs(least), least + 0.1 * Math.abs(least)] };
+}
+
 /** A panel of curves. */
 function curvePanel(panel) {
   const hidden = new Set(), place = el("div", { class: "plot" });
   const draw = () => [
     panel.stacked ? stackedTraces(panel, hidden) : panelTraces(panel, hidden),
-    layout({ xaxis: axis(X_AXES[view.x].title), yaxis: unitAxis(panel.unit, panel.log ? { type: "log", dtick: "D2", nticks: 5, tickformat: ".2~g" } : { rangemode: panel.stacked ? "tozero" : "normal" }) }),
+    layout({ xaxis: axis(X_AXES[view.x].title), yaxis: unitAxis(panel.unit, panel.log ? { type: "log", tickformat: ".2~g" } : { rangemode: panel.stacked ? "tozero" : "normal", ...flatRange(panel) }) }),
   ];
   const plot = plotted(place, draw);
   if (panel.stacked) runWatchers.push(() => drawPlot(plot));
-  const own = panel.stacked && DATA.runs.length > 1 ? el("div", { class: "tools" }, runChooser()) : null;
+  const keys = legend(panel, hidden, () => drawPlot(plot));
+  if (panel.stacked && DATA.runs.length > 1) keys.append(runChooser());
   const binned = DATA.runs[0].curves.width;
   place.setAttribute("role", "img");
   place.setAttribute("aria-label", `${panel.title}. ${panel.note}`);
   return el("div", { class: "panel", id: `panel-${panel.id}` }, el("h3", {}, panel.title),
-    el("p", { class: "note" }, panel.note + (binned > 1 ? ` Means of ${binned} steps.` : "")), own,
-    legend(panel, hidden, () => drawPlot(plot)), place);
+    el("p", { class: "note" }, panel.note + (binned > 1 ? ` Means of ${binned} steps.` : "")),
+    keys, place);
 }

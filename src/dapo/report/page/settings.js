@@ -19,7 +19,7 @@ function runList() {
 function warningParts(run) {
   const said = [...run.summary.warnings, ...run.notes];
   const lines = [...run.summary.checks.map((row) => [row.step, `check ${row.check}`, row.message, figure(row.value), figure(row.bound), row.action]),
-    ...run.summary.alerts.map((row) => [row.step, `alert ${row.alert}`, [row.message, row.advice].filter(Boolean).join(" "), figure(row.value), "", row.metric])];
+    ...run.summary.alerts.map((row) => [row.step, `alert ${row.alert}`, [row.message, row.advice ? `Advice: ${row.advice}` : ""].filter(Boolean).join(". "), figure(row.value), "", row.metric])];
   return [
     said.length ? el("ul", { class: "warnings" }, said.map((text) => el("li", {}, text))) : el("p", { class: "quietly", style: { marginTop: "14px" } }, "Nothing to warn of."),
     lines.length ? el("details", { open: lines.length < 12 }, el("summary", {}, `Findings and alerts (${lines.length})`), el("div", { class: "panel scroll", style: { marginTop: "8px", maxHeight: "320px" } },
@@ -29,9 +29,9 @@ function warningParts(run) {
 }
 
 /** A plain table. figures: the columns that hold numbers. */
-function table(heads, rows, figures = [], code = []) {
+function table(heads, rows, figures = [], code = [], name = null) {
   const kind = (i) => [figures.includes(i) ? "figure" : "", code.includes(i) ? "code" : ""].join(" ").trim() || null;
-  return el("table", {}, el("thead", {}, el("tr", {}, heads.map((words, i) => el("th", { scope: "col", class: kind(i) }, words)))),
+  return el("table", { class: name }, el("thead", {}, el("tr", {}, heads.map((words, i) => el("th", { scope: "col", class: kind(i) }, words)))),
     el("tbody", {}, rows.map((row) => el("tr", {}, row.map((cell, i) => el("td", { class: kind(i) }, cell === null || cell === undefined ? "" : String(cell)))))));
 }
 
@@ -52,7 +52,7 @@ function settingsPanel() {
     const needle = search.value.toLowerCase(), all = DATA.runs[shownRun].settings;
     const rows = all.filter((one) => (!changed.checked || one.changed) && `${one.key} ${one.value} ${one.source}`.toLowerCase().includes(needle));
     said.textContent = `${rows.length} of ${all.length} keys`;
-    body.replaceChildren(table(["key", "value", "source", "meaning"], rows.map((one) => [one.key, one.value, one.source, one.meaning]), [], [0, 1]));
+    body.replaceChildren(table(["key", "value", "source", "meaning"], rows.map((one) => [one.key, one.value, one.source, one.meaning]), [], [0, 1], "config"));
   };
   search.addEventListener("input", draw);
   changed.addEventListener("change", draw);
