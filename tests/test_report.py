@@ -190,8 +190,8 @@ def test_flows_by_hand() -> None:
     """28 draws of which 16 are kept, 10 all right, 2 all wrong, 4 past the cut; 2432 tokens, 1303 kept, 100 lost."""
     counts = {
         "sampling/draws": 28.0, "sampling/kept": 16.0, "sampling/all_right_draws": 10.0,
-        "sampling/all_wrong_draws": 2.0, "sampling/surplus_draws": 4.0, "tokens/generated": 2432.0, "tokens/kept": 1303.0, "tokens/wasted": 1129.0,
-        "tokens/lost": 100.0,
+        "sampling/all_wrong_draws": 2.0, "sampling/surplus_draws": 4.0, "tokens/generated": 2432.0,
+        "tokens/kept": 1303.0, "tokens/wasted": 1129.0, "tokens/lost": 100.0,
     }  # fmt: skip
     found = flow.flows(counts)
     assert {to: count for _, to, count in found["draws"]} == {

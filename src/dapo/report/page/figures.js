@@ -7,12 +7,12 @@ function evaluationPanels() {
     const place = el("div", { class: "plot", role: "img", "aria-label": `Evaluation of ${name} over steps` });
     const several = DATA.runs.length > 1;
     plotted(place, () => [evaluationTraces(name), layout({
-      xaxis: axis("step"), yaxis: unitAxis("share", { title: { text: "share of problems", font: { size: 11.5, color: colour("quiet") }, standoff: 8 }, rangemode: "tozero" }),
+      xaxis: axis("step", { showspikes: true, spikemode: "across", spikethickness: 1, spikedash: "solid", spikecolor: colour("faint"), unifiedhovertitle: { text: "step %{x}" } }), yaxis: unitAxis("share", { title: { text: "share of problems", font: { size: 11.5, color: colour("quiet") }, standoff: 8 }, rangemode: "tozero" }),
     })]);
     const labels = [...new Set(DATA.runs.flatMap((run) => Object.keys((run.evaluations[name] || { lines: {} }).lines)))];
     const entries = labels.map((words, i) => el("span", {}, lineSample(several ? "quiet" : EVALUATION_COLOURS[i % 4], several ? DASHES[i % 4] : "solid"), ` ${words}`));
     return el("div", { class: "panel" }, el("h3", {}, `Evaluation: ${name}`),
-      el("p", { class: "note" }, "pass@1 rising while pass@k stands: the same problems are solved more often. Bands: 95% intervals over problems" + (several ? "; each run by itself." : ".")),
+      el("p", { class: "note" }, "pass@1 rising while pass@k stands: the same problems are solved more often. " + (several ? "Each run by itself; point at a line for its 95% interval." : "Bands: 95% intervals over problems.")),
       el("div", { class: "legend" }, entries), place);
   });
 }
@@ -51,7 +51,7 @@ function jointPanel() {
       }
     });
     const bottom = rows.length > 1 ? `y${rows.length}` : "y";
-    return [traces, layout({ ...axes, xaxis: axis(X_AXES[view.x].title, { anchor: bottom }), annotations: notes, hoversubplots: "axis", margin: { l: 56, r: 14, t: 24, b: 42 } })];
+    return [traces, layout({ ...axes, xaxis: stepAxis({ anchor: bottom }), annotations: notes, hoversubplots: "axis", margin: { l: 56, r: 14, t: 24, b: 42 } })];
   });
   return el("div", { class: "panel wide" }, el("h3", {}, "Step by step"),
     el("p", { class: "note" }, "Entropy falling while duplicates rise and acceptance falls: the policy narrows, and the sampler pays for it in rounds."), place);
@@ -189,7 +189,7 @@ function explorerPanel() {
   place.style.height = "280px";
   const plot = plotted(place, () => [
     groups().flatMap((group) => curveTraces(group.curves, shown, { hex: colour(group.colour), name: group.label, dash: "solid" }, "")),
-    layout({ xaxis: axis(X_AXES[view.x].title), yaxis: axis(label(shown), { tickformat: ",.6~g" }) }),
+    layout({ xaxis: stepAxis(), yaxis: axis(label(shown), { tickformat: ",.6~g" }) }),
   ]);
   const select = choice(names.map((name) => [name, name]), shown, (value) => { shown = value; drawPlot(plot); }, { id: "metric" });
   return el("div", { class: "panel wide" }, el("h3", {}, "Any metric"), el("p", { class: "note" }, "Everything in metrics.jsonl, by its name."),

@@ -9,8 +9,7 @@ const X_AXES = {
 };
 const DASHES = ["solid", "dash", "dot", "dashdot"];
 const CONFIG = {
-  displaylogo: false, responsive: true, displayModeBar: "hover",
-  modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d", "pan2d", "zoom2d"],
+  displaylogo: false, responsive: true, displayModeBar: "hover", modeBarButtons: [["toImage", "resetScale2d"]],
 };
 
 /** The running sum of a metric, where it is there. */
@@ -92,6 +91,13 @@ function axis(title, more) {
   };
 }
 
+/** The x axis of the moment, with a thin line where one points. */
+function stepAxis(more) {
+  const name = view.x === "step" ? "step %{x}" : `%{x:.4~g} ${X_AXES[view.x].words}`;
+  return axis(X_AXES[view.x].title, { showspikes: true, spikemode: "across", spikethickness: 1, spikedash: "solid", spikecolor: colour("faint"),
+    unifiedhovertitle: { text: name }, ...more });
+}
+
 /** The y axis of a unit. */
 function unitAxis(unit, more) {
   if (unit === "share") return axis("share", { tickformat: ".3~p", ...more });
@@ -103,6 +109,7 @@ function layout(more) {
   return {
     margin: { l: 56, r: 14, t: 10, b: 40 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: colour("ink") }, showlegend: false,
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("faint"), activecolor: colour("ink") },
     hovermode: "x unified", hoverlabel: { bgcolor: colour("paper"), bordercolor: colour("rule"), font: { size: 12, color: colour("ink") } },
     ...more,
   };
@@ -212,7 +219,7 @@ function curvePanel(panel) {
   const hidden = new Set(), place = el("div", { class: "plot" });
   const draw = () => [
     panel.stacked ? stackedTraces(panel, hidden) : panelTraces(panel, hidden),
-    layout({ xaxis: axis(X_AXES[view.x].title), yaxis: unitAxis(panel.unit, panel.log ? { type: "log", tickformat: ".2~g" } : { rangemode: panel.stacked ? "tozero" : "normal", ...flatRange(panel) }) }),
+    layout({ xaxis: stepAxis(), yaxis: unitAxis(panel.unit, panel.log ? { type: "log", tickformat: ".2~g" } : { rangemode: panel.stacked ? "tozero" : "normal", ...flatRange(panel) }) }),
   ];
   const plot = plotted(place, draw);
   if (panel.stacked) runWatchers.push(() => drawPlot(plot));

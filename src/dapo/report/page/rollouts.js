@@ -98,7 +98,7 @@ function listItem(row, place, chosen) {
   const kind = side(row), sign = { right: "✓", wrong: "✗", undecided: "·" }[kind];
   const shaped = row.r === null ? null : row.r + (row.o || 0);
   const item = el("div", { class: "item", role: "option", id: `rollout-${place}`, "aria-selected": String(chosen), "aria-posinset": place + 1, "aria-setsize": browser.found.length, style: { top: `${place * ROW}px` } },
-    el("span", {}, row.s), el("span", { class: kind, title: row.v }, sign), el("span", {}, count(row.n) + (row.f ? "…" : "")), el("span", {}, signed(shaped)),
+    el("span", {}, row.s), el("span", { class: kind, title: row.v }, sign), el("span", { title: row.f ? "cut off at the limit" : null }, count(row.n) + (row.f ? "…" : "")), el("span", {}, signed(shaped)),
     el("span", {}, row.k ? signed(row.a) : "–"), el("span", { class: "text" }, `${row.x === null ? "no answer" : row.x} · ${row.t.slice(0, 120)}`));
   item.addEventListener("click", () => choose(place));
   return item;
@@ -145,7 +145,7 @@ function responseParts(row) {
   const cut = row.c ? el("p", { class: "quietly" }, `${count(row.c)} characters in the middle are left out of this page.`) : null;
   if (!row.w) return [cut, el("pre", {}, marked(row.t)), el("p", { class: "quietly" }, "Not shaded: no token data were kept of this response.")].filter(Boolean);
   const options = [["probability", "probability at sampling"], ["ratio", "ratio at the update"], ["clipped", "clipped"], ["none", "nothing"]];
-  const chooser = choice(options, browser.shade, (value) => { browser.shade = value; drawDetail(); document.getElementById("shade").focus(); }, { id: "shade" });
+  const chooser = choice(options, browser.shade, (value) => { browser.shade = value; drawDetail(); document.getElementById("shade").focus({ preventScroll: true }); }, { id: "shade" });
   const words = { probability: "Darker: less probable when it was sampled.", ratio: "Blue: became more probable by the update; red: less.", clipped: "Violet: clipped high; teal: clipped low.", none: "" }[browser.shade];
   const tokens = row.w.t.map((piece, i) => {
     const background = shadeOf(row.w, i);

@@ -1,14 +1,25 @@
 // The head of the page, warnings, configuration and manifest.
 
-/** The verdict, figures and warnings of each run. */
+/** The verdict, figures and warnings of a run; of several, a table of figures and the rest folded. */
 function summaryParts() {
-  const several = DATA.runs.length > 1;
-  return [several ? runList() : null, several ? differencesPanel() : null, ...DATA.runs.flatMap((run) => [
-    several ? el("h3", { class: "run" }, run.label) : null,
-    el("p", { class: "verdict" }, run.summary.verdict),
-    el("div", { class: "cards" }, run.summary.cards.map((card) => el("div", { class: "card" }, el("div", { class: "label" }, card.label), el("div", { class: "value" }, card.value), el("div", { class: "small" }, card.note)))),
-    ...warningParts(run),
-  ])];
+  if (DATA.runs.length === 1) {
+    const run = DATA.runs[0];
+    const cards = run.summary.cards.map((card) => el("div", { class: "card" }, el("div", { class: "label" }, card.label), el("div", { class: "value" }, card.value), el("div", { class: "small" }, card.note)));
+    return [el("p", { class: "verdict" }, run.summary.verdict), el("div", { class: "cards" }, cards), ...warningParts(run)];
+  }
+  const folded = DATA.runs.map((run) => el("details", { class: "of-run" }, el("summary", {}, `${run.label}: ${run.summary.warnings.length + run.notes.length} warnings`), el("p", { class: "verdict" }, run.summary.verdict), warningParts(run)));
+  return [runList(), resultsPanel(), differencesPanel(), ...folded];
+}
+
+/** The figures of several runs, one a row. */
+function resultsPanel() {
+  const labels = [...new Set(DATA.runs.flatMap((run) => run.summary.cards.map((card) => card.label)))];
+  const rows = DATA.runs.map((run) => el("tr", {}, el("th", { scope: "row" }, run.label), labels.map((words) => {
+    const card = run.summary.cards.find((one) => one.label === words);
+    return el("td", {}, card ? card.value : "–", card ? el("span", { class: "small" }, card.note) : null);
+  })));
+  const heads = el("tr", {}, el("th", {}, "run"), labels.map((words) => el("th", { scope: "col" }, words)));
+  return el("div", { class: "panel", style: { marginBottom: "16px" } }, el("h3", {}, "Results"), el("div", { class: "scroll" }, el("table", { class: "results" }, el("thead", {}, heads), el("tbody", {}, rows))));
 }
 
 /** The lines of all pictures: their colours, and what each is. */
