@@ -122,7 +122,8 @@ def test_no_labels_run_out_of_their_panel(seen: Seen) -> None:
     """Texts of the flows lie inside the picture, and no panel scrolls sideways."""
     outside = seen.page.evaluate(
         """[...document.querySelectorAll('svg.flow')].flatMap((svg) => [...svg.querySelectorAll('text')]
-        .filter((text) => text.getBoundingClientRect().right > svg.getBoundingClientRect().right + 1).map((text) => text.textContent))"""
+        .filter((text) => text.getBoundingClientRect().right > svg.getBoundingClientRect().right + 1)
+        .map((text) => text.textContent))"""
     )
     assert seen.page.locator("svg.flow text").count() > 8
     assert outside == []

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dapo.report.read import Files, Row, mapping, number
+from dapo.printable import printable
+from dapo.report.read import Files, Row, mapping, number, short
 
 Card = dict[str, str]
 MOST = 200  # findings and alerts that the page lists
@@ -37,9 +38,20 @@ def summary(files: Files, tree: Mapping[str, Any], rows: Sequence[Row], evaluate
         "verdict": verdict(rows, evaluated),
         "cards": [card for card in cards if card is not None],
         "warnings": warnings(rows, wanted, checks or [], alerts or [], evaluated),
-        "checks": (checks or [])[-MOST:],
-        "alerts": (alerts or [])[-MOST:],
+        "checks": [_line(row, ("check", "message", "action")) for row in (checks or [])[-MOST:]],
+        "alerts": [_line(row, ("alert", "message", "advice", "metric")) for row in (alerts or [])[-MOST:]],
         "missing": [words for name, words in _OPTIONAL.items() if not (files.path / name).is_file()],
+    }
+
+
+def _line(row: Row, texts: Sequence[str]) -> dict[str, Any]:
+    """A finding or an alert: its texts fit to be read, its numbers numbers."""
+    said = {name: printable("" if row.get(name) is None else str(row[name])) for name in texts}
+    return {
+        "step": row["step"],
+        "value": short(number(row.get("value"))),
+        "bound": short(number(row.get("bound"))),
+        **said,
     }
 
 

@@ -94,7 +94,7 @@ function axis(title, more) {
 /** The x axis of the moment, with a thin line where one points. */
 function stepAxis(more) {
   const name = view.x === "step" ? "step %{x}" : `%{x:.4~g} ${X_AXES[view.x].words}`;
-  return axis(X_AXES[view.x].title, { showspikes: true, spikemode: "across", spikethickness: 1, spikedash: "solid", spikecolor: colour("faint"),
+  return axis(X_AXES[view.x].title, { automargin: false, showspikes: true, spikemode: "across", spikethickness: 1, spikedash: "solid", spikecolor: colour("faint"),
     unifiedhovertitle: { text: name }, ...more });
 }
 

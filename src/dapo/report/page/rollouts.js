@@ -54,7 +54,13 @@ function filterBar() {
   const search = el("input", { type: "search", id: "filter-search", placeholder: "text of prompt, response, answer" });
   let waiting = 0;
   search.addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(() => { f.search = search.value; refilter(); }, 120); });
-  search.addEventListener("keydown", (event) => { if (event.key === "Escape" || event.key === "Enter") browser.list.focus(); });
+  search.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" && event.key !== "Enter") return;
+    event.preventDefault();
+    clearTimeout(waiting);
+    if (f.search !== search.value) { f.search = search.value; refilter(); }
+    browser.list.focus();
+  });
   const clear = () => { browser.filter = { ...WHOLE }; bar.replaceWith(filterBar()); refilter(); };
   const yes = (a, b) => [["", "all"], ["yes", a], ["no", b]];
   bar.append(...[runChooser(), el("label", {}, el("span", {}, "search ", el("kbd", {}, "/")), search),
