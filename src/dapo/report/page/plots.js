@@ -107,7 +107,7 @@ function unitAxis(unit, more) {
 /** The layout that all pictures share. */
 function layout(more) {
   return {
-    margin: { l: 56, r: 14, t: 10, b: 40 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+    margin: { l: 56, r: 14, t: 10, b: 40 }, paper_bgcolor: colour("paper"), plot_bgcolor: colour("paper"),
     font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: colour("ink") }, showlegend: false,
     modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("faint"), activecolor: colour("ink") },
     hovermode: "x unified", hoverlabel: { bgcolor: colour("paper"), bordercolor: colour("rule"), font: { size: 12, color: colour("ink") } },
