@@ -52,12 +52,8 @@ def on_disk(folder: Path) -> int:
 def measure(run: Path, target: Path) -> int:
     """Makes the report, prints what it took; 1 where a limit is passed."""
     began, spent = time.perf_counter(), children_seconds()
-    done = subprocess.run(
-        [sys.executable, "-m", "dapo", "report", str(run), "-o", str(target)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = [sys.executable, "-m", "dapo", "report", str(run), "-o", str(target)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     seconds, spent = time.perf_counter() - began, children_seconds() - spent
     if done.returncode:
         print(done.stderr, file=sys.stderr)

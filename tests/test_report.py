@@ -640,6 +640,21 @@ def test_the_server_follows_the_run(served: tuple[int, Path]) -> None:
     assert len(unpacked(ask(port, "/rollouts")[1])[0]["rows"]) == 24
 
 
+def test_nothing_is_made_twice_while_the_run_stands_still(
+    served: tuple[int, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine is the run's; a further step, or an evaluation, is noticed."""
+    port, run = served
+    made = []
+    monkeypatch.setattr(live, "report_data", lambda paths: made.append(1) or report_data(paths))
+    for _ in range(3):
+        ask(port, "/data.json")
+    assert len(made) == 1
+    synthetic.write_json(run / "eval/step_000003.json", synthetic.evaluation(3, 3, random.Random(0)))
+    assert "holdout" in ask(port, "/data.json")[1]
+    assert len(made) == 2
+
+
 @pytest.mark.parametrize(
     ("path", "method", "host", "status"),
     [

@@ -18,14 +18,22 @@ from dapo.report.rollouts import sample
 
 HOST = "127.0.0.1"
 FRESH_S = 2.0  # a page that asks more often is given what stands
+FOLLOWED = (
+    *("metrics.jsonl", "checks.jsonl", "alerts.jsonl", "profile.jsonl", "manifest.json"),
+    *("eval", "credit", "rollouts", "tokens"),
+)
+Stamp = tuple[tuple[int, int], ...]
 
 
 class Source:
-    """What is served of some runs; each part is made when it is asked for, and not more often than every FRESH_S."""
+    """What is served of some runs; each part is made when it is asked for, and anew only when the runs have changed.
+
+    So following a run costs the machine it trains on next to nothing between two steps.
+    """
 
     def __init__(self, paths: Sequence[Path], budget: int) -> None:
         self._paths, self._budget = list(paths), budget
-        self._made: dict[str, tuple[float, bytes]] = {}
+        self._made: dict[str, tuple[float, Stamp, bytes]] = {}
         self._lock = threading.Lock()
 
     def get(self, path: str) -> tuple[bytes, str] | None:
@@ -40,16 +48,29 @@ class Source:
         make, kind = parts[path]
         with self._lock:
             made = self._made.get(path)
-            if made is None or time.monotonic() - made[0] > FRESH_S:
+            if made is None or (time.monotonic() - made[0] > FRESH_S and made[1] != self._stamp()):
+                stamp = self._stamp()  # before reading: what is written meanwhile is read the next time
                 content = make().encode("utf-8")
-                made = self._made[path] = (time.monotonic(), content)
-        return made[1], f"{kind}; charset=utf-8"
+                made = self._made[path] = (time.monotonic(), stamp, content)
+        return made[2], f"{kind}; charset=utf-8"
+
+    def _stamp(self) -> Stamp:
+        """Times and sizes of what is followed. A file that is written into a folder changes the folder's time."""
+        return tuple(_time_and_size(path / name) for path in self._paths for name in FOLLOWED)
 
     def _page(self) -> str:
         return render(report_data(self._paths), self._rollouts(), live=True)
 
     def _rollouts(self) -> str:
         return packed(rollout_samples(self._paths, self._budget))
+
+
+def _time_and_size(path: Path) -> tuple[int, int]:
+    try:
+        found = path.stat()
+    except OSError:
+        return (0, 0)
+    return (found.st_mtime_ns, found.st_size)
 
 
 def rollout_samples(paths: Sequence[Path], budget: int) -> list[dict[str, Any]]:
