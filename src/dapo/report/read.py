@@ -71,7 +71,7 @@ class Files:
     def unpacked(self, path: Path) -> list[bytes]:
         """The lines of a compressed file; none, with a note, where it is damaged."""
         try:
-            return zstandard.ZstdDecompressor().decompress(path.read_bytes()).splitlines()
+            return [line for line in zstandard.ZstdDecompressor().decompress(path.read_bytes()).split(b"\n") if line]
         except (OSError, zstandard.ZstdError):
             self.note(f"{path.parent.name}/{path.name}: damaged, left out")
             return []

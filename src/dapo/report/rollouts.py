@@ -1,6 +1,6 @@
 """A sample of a run's rollouts within a budget of bytes; every step is there, and the files alone decide the choice.
 
-Which rows of a step are taken is dealt by a hash of (step, place in the file), so nobody's right, wrong, long or kept
+Which rows of a step are taken is dealt by a hash of the step and the place in the file, so nobody's right, wrong, long or kept
 responses are preferred. Rows with token data (tokens/) come first, since only they can be shaded.
 """
 
@@ -89,12 +89,13 @@ def _choose(lines: Sequence[bytes], step: int, level: int, shaded: Mapping[tuple
     if sum(map(len, lines)) <= level:
         return list(lines)
     wanted = [i for i, line in enumerate(lines) if _ids(line) in shaded] if shaded else []
-    others = sorted(set(range(len(lines))) - set(wanted), key=lambda i: _dealt(step, i))
+    first = set(wanted)
+    others = (i for i in _dealt(step, len(lines)) if i not in first)
     taken: list[int] = []
     spent = 0
     for place in [*wanted, *others]:
         spent += len(lines[place])
-        if taken and spent > level and place not in wanted:
+        if taken and spent > level and place not in first:
             break
         taken.append(place)
     return [lines[i] for i in sorted(taken)]
@@ -105,8 +106,10 @@ def _ids(line: bytes) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def _dealt(step: int, place: int) -> bytes:
-    return hashlib.blake2b(f"{step} {place}".encode(), digest_size=8).digest()
+def _dealt(step: int, count: int) -> list[int]:
+    """The places 0 to count - 1 in an order of the step's own: multiples of a hashed odd number, modulo 2^64."""
+    factor = int.from_bytes(hashlib.blake2b(str(step).encode(), digest_size=8).digest(), "big") | 1
+    return sorted(range(count), key=lambda place: (place + 1) * factor & (2**64 - 1))
 
 
 def _shown(
