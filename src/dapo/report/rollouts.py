@@ -1,7 +1,7 @@
 """A sample of a run's rollouts within a budget of bytes; every step is there, and the files alone decide the choice.
 
-Which rows of a step are taken is dealt by a hash of the step and the place in the file, so nobody's right, wrong, long or kept
-responses are preferred. Rows with token data (tokens/) come first, since only they can be shaded.
+Which rows of a step are taken is dealt by a hash of the step and the place in the file, so that neither right nor long
+nor kept responses are preferred. Rows with token data (tokens/) come first, since only they can be shaded.
 """
 
 from __future__ import annotations
