@@ -105,15 +105,20 @@ def warnings(
     stops = [row for row in checks if row.get("action") == "stop"]
     if stops:
         found.append(f"A self-check stopped the run at step {stops[-1]['step']}.")
-    for words, lines in (("finding of self-checks", "findings of self-checks"), checks), (("alert", "alerts"), alerts):
+    for one, many, lines in (
+        ("finding of self-checks", "findings of self-checks", checks),
+        ("alert", "alerts", alerts),
+    ):
         if lines:
-            found.append(f"{len(lines)} {words[len(lines) > 1]}, listed below; the last at step {lines[-1]['step']}.")
+            found.append(
+                f"{len(lines)} {many if len(lines) > 1 else one}, listed below; the last at step {lines[-1]['step']}."
+            )
     for metric, words in _TOTALS:
         whole = sum(number(row.get(metric)) or 0.0 for row in rows)
         if whole:
             found.append(f"{words}: {whole:,.0f} over the run.")
-    for name, one in evaluated.items():
-        if one["change"] is not None and not one["same_settings"]:
+    for name, measured in evaluated.items():
+        if measured["change"] is not None and not measured["same_settings"]:
             found.append(f"{name}: the first and the last evaluation had different settings.")
     return found
 

@@ -7,7 +7,7 @@ function evaluationPanels() {
     const place = el("div", { class: "plot", role: "img", "aria-label": `Evaluation of ${name} over steps` });
     const several = DATA.runs.length > 1;
     plotted(place, () => [evaluationTraces(name), layout({
-      xaxis: axis("step", { automargin: false, showspikes: true, spikemode: "across", spikethickness: 1, spikedash: "solid", spikecolor: colour("faint"), unifiedhovertitle: { text: "step %{x}" } }), yaxis: unitAxis("share", { title: { text: "share of problems", font: { size: 11.5, color: colour("quiet") }, standoff: 8 }, rangemode: "tozero" }),
+      xaxis: axis("step", { showspikes: true, spikemode: "across", spikethickness: 1, spikedash: "solid", spikecolor: colour("faint"), unifiedhovertitle: { text: "step %{x}" } }), yaxis: unitAxis("share", { title: { text: "share of problems", font: { size: 11.5, color: colour("quiet") }, standoff: 8 }, rangemode: "tozero" }),
     })]);
     const labels = [...new Set(DATA.runs.flatMap((run) => Object.keys((run.evaluations[name] || { lines: {} }).lines)))];
     const entries = labels.map((words, i) => el("span", {}, lineSample(several ? "quiet" : EVALUATION_COLOURS[i % 4], several ? DASHES[i % 4] : "solid"), ` ${words}`));
@@ -51,7 +51,7 @@ function jointPanel() {
       }
     });
     const bottom = rows.length > 1 ? `y${rows.length}` : "y";
-    return [traces, layout({ ...axes, xaxis: stepAxis({ anchor: bottom }), annotations: notes, hoversubplots: "axis", margin: { l: 56, r: 14, t: 24, b: 42 } })];
+    return [traces, layout({ ...axes, xaxis: stepAxis({ anchor: bottom }), annotations: notes, hoversubplots: "axis", margin: { l: 66, r: 14, t: 24, b: 42 } })];
   });
   return el("div", { class: "panel wide" }, el("h3", {}, "Step by step"),
     el("p", { class: "note" }, "Entropy falling while duplicates rise and acceptance falls: the policy narrows, and the sampler pays for it in rounds."), place);
@@ -72,7 +72,7 @@ function againstPanel(metric, words) {
         line: { width: 0.5, color: colour("paper") },
       },
     }));
-    return [traces, layout({ hovermode: "closest", xaxis: axis(`share of tokens clipped ${words}`, { tickformat: ".2~p", automargin: false }), yaxis: unitAxis("entropy, nats") })];
+    return [traces, layout({ hovermode: "closest", xaxis: axis(`share of tokens clipped ${words}`, { tickformat: ".2~p" }), yaxis: unitAxis("entropy, nats") })];
   });
   return el("div", { class: "panel" }, el("h3", {}, `Entropy against tokens clipped ${words}`),
     el("p", { class: "note" }, words === "high" ? "A raised upper clip range leaves rare tokens room; here is whether entropy holds where it bites." : "The lower clip range holds back tokens that became less likely."), el("div", { class: "legend" }), place);

@@ -87,14 +87,14 @@ function axis(title, more) {
   return {
     title: { text: title, font: { size: 11.5, color: colour("quiet") }, standoff: 8 },
     gridcolor: colour("grid"), linecolor: colour("rule"), zerolinecolor: colour("rule"), zerolinewidth: 1,
-    tickfont: { size: 11, color: colour("quiet") }, automargin: true, nticks: 6, ...more,
+    tickfont: { size: 11, color: colour("quiet") }, nticks: 6, ...more,
   };
 }
 
 /** The x axis of the moment, with a thin line where one points. */
 function stepAxis(more) {
   const name = view.x === "step" ? "step %{x}" : `%{x:.4~g} ${X_AXES[view.x].words}`;
-  return axis(X_AXES[view.x].title, { automargin: false, showspikes: true, spikemode: "across", spikethickness: 1, spikedash: "solid", spikecolor: colour("faint"),
+  return axis(X_AXES[view.x].title, { showspikes: true, spikemode: "across", spikethickness: 1, spikedash: "solid", spikecolor: colour("faint"),
     unifiedhovertitle: { text: name }, ...more });
 }
 
@@ -107,7 +107,7 @@ function unitAxis(unit, more) {
 /** The layout that all pictures share. */
 function layout(more) {
   return {
-    margin: { l: 56, r: 14, t: 10, b: 40 }, paper_bgcolor: colour("paper"), plot_bgcolor: colour("paper"),
+    margin: { l: 66, r: 14, t: 10, b: 40 }, paper_bgcolor: colour("paper"), plot_bgcolor: colour("paper"),
     font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: colour("ink") }, showlegend: false,
     modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("faint"), activecolor: colour("ink") },
     hovermode: "x unified", hoverlabel: { bgcolor: colour("paper"), bordercolor: colour("rule"), font: { size: 12, color: colour("ink") } },
