@@ -7,9 +7,13 @@ import hashlib
 import http.client
 import json
 import math
+import os
 import random
 import re
 import shutil
+import signal
+import subprocess
+import sys
 import threading
 import zlib
 from collections.abc import Iterator
@@ -674,6 +678,25 @@ def test_the_server_answers_nobody_else(
     """GET of three paths, for who calls it by its own name: another site's name that was rebound is refused."""
     port, _ = served
     assert ask(port, path, method, host and host.format(port=port))[0] == status
+
+
+def test_ctrl_c_ends_it_cleanly(run: Path) -> None:
+    """The address on stdout, then exit 0 without a traceback; the port is free again."""
+    words = [sys.executable, "-m", "dapo", "report", str(run), "--live"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(curves.__file__).parents[2])}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", address)
+        port = int(address.rsplit(":", 1)[1].rstrip("/"))
+        assert ask(port, "/data.json")[0] == 200
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert "Traceback" not in err
+    assert err.splitlines()[-1] == "ended"
+    with pytest.raises(ConnectionRefusedError):
+        ask(port, "/data.json")
 
 
 def test_a_taken_port_is_told(served: tuple[int, Path]) -> None:

@@ -120,7 +120,7 @@ def number(value: Any) -> float | None:
     return found if abs(found) < float("inf") else None
 
 
-def short(value: float | None, digits: int = 5) -> float | None:
+def short(value: float | None, digits: int = 6) -> float | None:
     """A number with so many significant digits, so that the page stays small."""
     return None if value is None else float(f"{value:.{digits}g}")
 
