@@ -16,7 +16,7 @@ function resultsPanel() {
   const labels = [...new Set(DATA.runs.flatMap((run) => run.summary.cards.map((card) => card.label)))];
   const rows = DATA.runs.map((run) => el("tr", {}, el("th", { scope: "row" }, run.label), labels.map((words) => {
     const card = run.summary.cards.find((one) => one.label === words);
-    return el("td", {}, card ? card.value : "–", card ? el("span", { class: "small" }, card.note) : null);
+    return el("td", {}, el("span", { style: { whiteSpace: "nowrap" } }, card ? card.value : "–"), card ? el("span", { class: "small" }, card.note) : null);
   })));
   const heads = el("tr", {}, el("th", {}, "run"), labels.map((words) => el("th", { scope: "col" }, words)));
   return el("div", { class: "panel", style: { marginBottom: "16px" } }, el("h3", {}, "Results"), el("div", { class: "scroll" }, el("table", { class: "results" }, el("thead", {}, heads), el("tbody", {}, rows))));
