@@ -26,6 +26,7 @@ VERBS = [
     "data",
     "compare",
     "progress",
+    "report",
     "browse",
     "sample",
     "chat",

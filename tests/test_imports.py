@@ -45,7 +45,7 @@ LAYERS: list[set[str]] = [
     {"ledger", "metrics", "tracing", "alerts", "checks"},
     {"loop", "provenance"},
     {"build"},
-    {"evaluator", "curate", "rate"},
+    {"evaluator", "curate", "rate", "report"},
     {"doctor"},
     {"cli"},
     {"__main__"},

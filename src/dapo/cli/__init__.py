@@ -22,6 +22,7 @@ from dapo.cli.grade import grade
 from dapo.cli.inspect import config, doctor
 from dapo.cli.progress import progress
 from dapo.cli.recipe import recipe
+from dapo.cli.report import report
 from dapo.cli.train import train
 from dapo.cli.use import chat, export, sample
 from dapo.errors import DapoError, Stopped, UserError
@@ -44,7 +45,22 @@ def group(verbose: bool) -> None:
     root.handlers = [handler]
 
 
-for command in (train, evaluate, compare, progress, browse, sample, chat, grade, data, config, doctor, export, recipe):
+for command in (
+    train,
+    evaluate,
+    compare,
+    progress,
+    report,
+    browse,
+    sample,
+    chat,
+    grade,
+    data,
+    config,
+    doctor,
+    export,
+    recipe,
+):
     group.add_command(command)
 
 
