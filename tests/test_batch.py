@@ -16,8 +16,9 @@ import reference as ref
 from dapo.algorithm import row_weights
 from dapo.batch import make_batch, minibatches, with_advantages
 from dapo.config.schema import Config
-from dapo.loop import learning_rate, update
+from dapo.loop import update
 from dapo.metrics import batch_metrics, update_metrics
+from dapo.parts import learning_rate
 from dapo.types import Batch, Finish, Group, Pending, TrainState
 from helpers_learner import EOS, config, group, response
 

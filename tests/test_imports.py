@@ -43,7 +43,9 @@ LAYERS: list[set[str]] = [
     {"sampling", "evaluate", "run", "cluster"},
     {"credit"},  # where an update's gradient comes from
     {"ledger", "metrics", "tracing", "alerts", "checks"},
-    {"loop", "provenance"},
+    {"parts", "provenance"},
+    {"stopping", "shown"},
+    {"loop"},
     {"build"},
     {"evaluator", "curate", "rate", "report"},
     {"doctor"},

@@ -16,13 +16,14 @@ from safetensors.torch import load_file
 import helpers_run as helpers
 import tiny
 from dapo import algorithm as alg
-from dapo import build, loop
+from dapo import build
 from dapo.advantages import step_advantages
 from dapo.batch import make_batch
 from dapo.config import keys, load_config
 from dapo.config import release as releasing
 from dapo.errors import UserError
 from dapo.model import paths
+from dapo.parts import learning_rate
 from dapo.types import Group
 from helpers_learner import group, response, same
 
@@ -109,7 +110,7 @@ def test_a_new_key_of_a_source_disturbs_no_released_digest(monkeypatch: pytest.M
 def test_no_learning_rate_is_negative() -> None:
     """A run stopped in its first step writes learning_rate(0), here -1e-4, into the checkpoint."""
     words = {"model.path": "x", "data.source": "x", "train.warmup_from_zero": True, "train.learning_rate": 1e-3}
-    assert loop.learning_rate(0, load_config(words)) >= 0
+    assert learning_rate(0, load_config(words)) >= 0
 
 
 def test_doctor_passes_the_recipes_that_warm_up_from_zero() -> None:

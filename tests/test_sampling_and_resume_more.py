@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 import tiny
-from dapo import loop, sampling
+from dapo import loop, sampling, stopping
 from dapo.config.schema import CheckpointConfig
 from dapo.errors import DapoError, EngineError, Interrupted, RewardError, SamplingExhausted, SaveFailed, UserError
 from dapo.flight import Flight
@@ -223,7 +223,7 @@ def test_whatever_goes_wrong_the_state_is_saved(error: BaseException, refused: b
     parts: Any = SimpleNamespace(config=config(), saver=SimpleNamespace(ensure=ensure), **places)
     raised = DapoError if isinstance(error, SystemExit) else type(error)
     wanted = SaveFailed if refused and raised is Interrupted else raised
-    with pytest.raises(wanted) as caught, loop.saved_on_error(parts, state):
+    with pytest.raises(wanted) as caught, stopping.saved_on_error(parts, state):
         raise error
     assert (saved, said) == ([state], ["disk full"] if refused and wanted is raised else [])
     if wanted is Interrupted:

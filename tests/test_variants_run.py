@@ -14,7 +14,7 @@ import helpers_run as helpers
 import tiny
 from dapo.config import load_config
 from dapo.difficulty import PromptRecord, adaptive_size
-from dapo.loop import learning_rate
+from dapo.parts import learning_rate
 from dapo.run.directory import RunDirectory
 from helpers_learner import SHAPE, batch_of, rows_of, same, torch_learner, weights, with_old
 

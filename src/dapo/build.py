@@ -33,9 +33,9 @@ from dapo.learner.lora import LoraLearner, LoraSettings, need_peft
 from dapo.learner.settings import LearnerSettings
 from dapo.learner.torch_learner import Objective, TorchLearner
 from dapo.ledger import Progress
-from dapo.loop import Parts
 from dapo.model.loading import check_architecture, eos_ids, load_model, load_tokenizer, pick_device, pick_dtype
 from dapo.objectives import BUILT_IN, clip_bounds
+from dapo.parts import Parts
 from dapo.provenance import (
     check_adapters,
     check_carried,

@@ -18,9 +18,9 @@ from dapo.config.schema import Config
 from dapo.data import LoadedData, tokenise_data
 from dapo.errors import DapoError
 from dapo.learner.lora import LoraSettings, adapter_size
-from dapo.loop import learning_rate
 from dapo.model.loading import load_tokenizer, pick_device, pick_dtype
 from dapo.model.paths import cache_root
+from dapo.parts import learning_rate
 from dapo.run.manifest import machine, versions
 from dapo.types import Group, SamplingParams
 

@@ -17,65 +17,26 @@ same bits as never having stopped.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from dapo.advantages import reward_moments
-from dapo.alerts import Watch
 from dapo.batch import make_batch, minibatches, with_advantages
-from dapo.checks.watch import FINDINGS, SelfChecks
-from dapo.config.schema import Config
-from dapo.credit import Buckets, make_buckets, proxy, row_advantages, table
-from dapo.errors import (
-    DapoError,
-    EngineError,
-    Interrupted,
-    NonFiniteGradients,
-    SamplingExhausted,
-    SaveFailed,
-    SelfCheckFailed,
-    Stopped,
-)
+from dapo.checks.watch import FINDINGS
+from dapo.credit import make_buckets
+from dapo.errors import EngineError
 from dapo.evaluate.evaluation import Evaluation
-from dapo.evaluate.run import Sets, evaluate
-from dapo.grading import GroupGrader
-from dapo.learner.base import Learner, Trace
-from dapo.ledger import Progress, history_after, ledger, prompts_drawn, totals
+from dapo.evaluate.run import evaluate
+from dapo.learner.base import Trace
+from dapo.ledger import history_after, ledger, prompts_drawn, totals
 from dapo.metrics import batch_metrics, gap_metrics, kl_metrics, peak_memory, score, traced_metrics, update_metrics
-from dapo.rollout.base import RolloutEngine
-from dapo.run.directory import RunDirectory, resume_command
-from dapo.run.saver import Saver
+from dapo.parts import Parts, due, learning_rate
 from dapo.run.signals import StopRequest
-from dapo.run.trackers import Trackers
-from dapo.run.view import View
-from dapo.sampling import Collector, check_filled
+from dapo.sampling import check_filled
+from dapo.shown import report, write_rollouts, write_trace
 from dapo.spans import span
-from dapo.tracing import token_rows
+from dapo.stopping import leave_if_asked, saved_on_error, stop_if_diverged
 from dapo.types import Batch, Group, Pending, StepReport, TrainState
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """What a run is made of; `build.py` puts it together."""
-
-    config: Config
-    engine: RolloutEngine
-    learner: Learner
-    collector: Collector
-    epoch_size: int  # draws of one epoch
-    grader: GroupGrader
-    tests: Sets
-    settings: Mapping[str, Any]  # of evaluations: what their figures depend on beside the policy
-    eos_ids: Sequence[int]
-    run: RunDirectory
-    view: View
-    saver: Saver
-    trackers: Trackers
-    progress: Progress
-    alerts: Watch
-    checks: SelfChecks
 
 
 def train(parts: Parts, state: TrainState, on_step: Callable[[StepReport], None] | None = None) -> TrainState:
@@ -107,7 +68,7 @@ def train(parts: Parts, state: TrainState, on_step: Callable[[StepReport], None]
                 after, metrics = finish(parts, state, stop)
                 report(parts, after, metrics, on_step)
             state = after
-            if _due(state.step, config.checkpoint.every, config.train.num_steps):
+            if due(state.step, config.checkpoint.every, config.train.num_steps):
                 with span("saving"):
                     saver.save(state, learning_rate(state.step, config))
             if state.step < config.train.num_steps:
@@ -158,13 +119,7 @@ def sample(parts: Parts, state: TrainState, stop: StopRequest) -> TrainState:
     recorded, findings = parts.checks.sampled(state, collected, batch, left, parts.learner)
     sums |= recorded
     write_start = time.perf_counter()
-    if _due(step, config.log.rollouts_every, 0):
-        try:
-            with span("writing"):
-                groups, advantages = (*collected.taken, *collected.surplus), row_advantages(batch).tolist()
-                parts.run.write_rollouts(step, groups, collected.kept, advantages)
-        except SaveFailed as error:
-            parts.saver.tolerate(error)
+    write_rollouts(parts, step, collected, batch)
     with span("metrics"):
         metrics |= sums | gap | batch_metrics(batch) | kl_metrics(batch, config) | {FINDINGS: findings}
     end = time.perf_counter()
@@ -191,7 +146,7 @@ def update(parts: Parts, state: TrainState) -> TrainState:
     parts.view.phase("training")
     minibatch, last = pending.minibatches[0], len(pending.minibatches) == 1
     every = parts.config.log.credit_every
-    asked = last and every is not None and _due(step, every, parts.config.train.num_steps)
+    asked = last and every is not None and due(step, every, parts.config.train.num_steps)
     buckets = make_buckets(minibatch) if asked else None
     trace = Trace(bucket=None if buckets is None else buckets.number_B)
     rate = learning_rate(step, parts.config)
@@ -212,22 +167,6 @@ def update(parts: Parts, state: TrainState) -> TrainState:
             metrics={**pending.metrics, **spent},
         ),
     )
-
-
-def write_trace(parts: Parts, step: int, minibatch: Batch, trace: Trace, buckets: Buckets | None) -> None:
-    """Of a step's last update: tokens/ and credit/, for whoever looks at the run. A full disk is as for rollouts."""
-    if trace.logprobs is None:
-        return
-    try:
-        with span("writing"):
-            if (count := parts.config.log.token_rows) and _due(step, parts.config.log.rollouts_every, 0):
-                rows = token_rows(minibatch, trace, parts.config, step=step, count=count, decode=parts.grader.decode)
-                parts.run.write_rows(step, rows, "tokens")
-            if buckets is not None and trace.credit is not None:
-                found = table(minibatch, buckets, trace.credit, proxy(minibatch, trace, parts.config))
-                parts.run.write_json(f"credit/step_{step:06d}.json", {"step": step} | found)
-    except SaveFailed as error:
-        parts.saver.tolerate(error)
 
 
 def looked_at(parts: Parts, state: TrainState) -> TrainState:
@@ -256,7 +195,7 @@ def finish(parts: Parts, state: TrainState, stop: StopRequest) -> tuple[TrainSta
     metrics = {**state.pending.metrics, **update_metrics(state.pending)}
     metrics[FINDINGS] = metrics.get(FINDINGS, 0.0) + findings
     metrics["time/step_s"] += time.perf_counter() - start
-    if parts.tests and _due(step, parts.config.eval.every, parts.config.train.num_steps):
+    if parts.tests and due(step, parts.config.eval.every, parts.config.train.num_steps):
         metrics |= run_evaluation(parts, step, stop).metrics()
     metrics |= {
         "train/policy_version": float(step),
@@ -266,74 +205,6 @@ def finish(parts: Parts, state: TrainState, stop: StopRequest) -> tuple[TrainSta
     } | peak_memory()
     metrics |= parts.progress.at(step, metrics)
     return replace(state, step=step, version=step, pending=None, score=score(metrics, parts.config.checkpoint)), metrics
-
-
-def report(
-    parts: Parts, state: TrainState, metrics: dict[str, float], on_step: Callable[[StepReport], None] | None
-) -> None:
-    """A finished step, for everyone who listens. With the line of metrics.jsonl it is done."""
-    with span("writing"):
-        tell_alerts(parts, state.step, metrics)
-        metrics["trackers/failures"] = float(parts.trackers.failures())
-        parts.trackers.log(state.step, metrics)
-        parts.run.append_metrics(state.step, metrics)
-        parts.view.step(state.step, metrics)
-    if on_step is not None:
-        on_step(StepReport(step=state.step, metrics=metrics))
-
-
-def tell_alerts(parts: Parts, step: int, metrics: dict[str, float]) -> None:
-    """The alerts that begin with a step: to the person, to alerts.jsonl, and counted."""
-    begun = parts.alerts.feed(metrics)
-    metrics["alerts/raised"] = float(len(begun))
-    for alert in begun:
-        parts.run.append_line("alerts.jsonl", {"step": step, **asdict(alert)})
-        parts.view.say(f"alert {alert.alert}: {alert.message}. To do: {alert.advice}")
-
-
-# --- stopping -------------------------------------------------------------------------------------
-
-
-@contextmanager
-def saved_on_error(parts: Parts, state: TrainState) -> Iterator[None]:
-    """Whatever goes wrong inside, the state from before it is saved; then the error goes on."""
-    try:
-        yield
-    except (Interrupted, SamplingExhausted, SelfCheckFailed) as error:
-        parts.saver.ensure(state, learning_rate(state.step, parts.config))
-        where = _where(parts, state)
-        raise (error if error.message.endswith(where) else type(error)(f"{error}; {where}")) from None
-    except (Exception, SystemExit) as error:
-        try:
-            parts.saver.ensure(state, learning_rate(state.step, parts.config))
-        except SaveFailed as failure:  # the first error is the one to tell
-            parts.view.say(f"{failure}")
-        if isinstance(error, SystemExit):
-            raise DapoError("something that the run calls has called sys.exit; the state is saved") from error
-        raise
-
-
-def leave_if_asked(parts: Parts, state: TrainState, stop: StopRequest) -> None:
-    """After a signal: saves the state and raises Stopped."""
-    if stop.requested:
-        parts.saver.ensure(state, learning_rate(state.step, parts.config))
-        raise Stopped(_where(parts, state))
-
-
-def stop_if_diverged(parts: Parts, state: TrainState) -> None:
-    """Saves the state and raises NonFiniteGradients after too many skipped updates in a row."""
-    if state.nonfinite_in_a_row >= parts.config.train.max_nonfinite_updates:
-        parts.saver.ensure(state, learning_rate(state.step, parts.config))
-        raise NonFiniteGradients(
-            f"{state.nonfinite_in_a_row} updates in a row had non-finite gradients "
-            "(train.max_nonfinite_updates); lower train.learning_rate or set algorithm.log_ratio_clamp; "
-            + _where(parts, state)
-        )
-
-
-def _where(parts: Parts, state: TrainState) -> str:
-    within = f", {len(state.pending.updates)} updates into step {state.step + 1}" if state.pending is not None else ""
-    return f"stopped after step {state.step}{within}; go on with: {resume_command(parts.run.path)}"
 
 
 # --- what a step is made of -----------------------------------------------------------------------
@@ -375,17 +246,6 @@ def with_policies(
     return batch, gap
 
 
-def learning_rate(step: int, config: Config) -> float:
-    """Linear warm-up in rollout steps: base * min(1, step / (warm-up + 1)); over 0 at step 1.
-
-    With train.warmup_from_zero base * min(1, (step - 1) / warm-up): 0 at step 1 (and before), as in the paper's code.
-    """
-    train = config.train
-    if train.warmup_from_zero and train.warmup_rollout_steps:
-        return train.learning_rate * min(1.0, max(0, step - 1) / train.warmup_rollout_steps)
-    return train.learning_rate * min(1.0, step / (train.warmup_rollout_steps + 1))
-
-
 def run_evaluation(parts: Parts, step: int, stop: StopRequest) -> Evaluation:
     """Evaluates the engine's policy on the evaluation sets and writes eval/. A signal gives it up."""
     parts.view.phase("evaluating")
@@ -398,7 +258,3 @@ def run_evaluation(parts: Parts, step: int, stop: StopRequest) -> Evaluation:
     for line in result.lines():
         parts.view.say(f"evaluation at step {step}: {line}")
     return result
-
-
-def _due(step: int, every: int | None, last: int) -> bool:
-    return step == last or (every is not None and step % every == 0)

@@ -15,7 +15,7 @@ from dapo.errors import ConfigError, UserError
 from dapo.run.manifest import ROOTS
 
 if TYPE_CHECKING:
-    from dapo.loop import Parts
+    from dapo.parts import Parts
     from dapo.run.directory import RunDirectory
 
 

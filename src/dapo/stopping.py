@@ -1,0 +1,62 @@
+"""How a run ends before its last step: the state is saved, and where it stands is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dapo.errors import (
+    DapoError,
+    Interrupted,
+    NonFiniteGradients,
+    SamplingExhausted,
+    SaveFailed,
+    SelfCheckFailed,
+    Stopped,
+)
+from dapo.parts import Parts, learning_rate
+from dapo.run.directory import resume_command
+from dapo.run.signals import StopRequest
+from dapo.types import TrainState
+
+
+@contextmanager
+def saved_on_error(parts: Parts, state: TrainState) -> Iterator[None]:
+    """Whatever goes wrong inside, the state from before it is saved; then the error goes on."""
+    try:
+        yield
+    except (Interrupted, SamplingExhausted, SelfCheckFailed) as error:
+        parts.saver.ensure(state, learning_rate(state.step, parts.config))
+        where = _where(parts, state)
+        raise (error if error.message.endswith(where) else type(error)(f"{error}; {where}")) from None
+    except (Exception, SystemExit) as error:
+        try:
+            parts.saver.ensure(state, learning_rate(state.step, parts.config))
+        except SaveFailed as failure:  # the first error is the one to tell
+            parts.view.say(f"{failure}")
+        if isinstance(error, SystemExit):
+            raise DapoError("something that the run calls has called sys.exit; the state is saved") from error
+        raise
+
+
+def leave_if_asked(parts: Parts, state: TrainState, stop: StopRequest) -> None:
+    """After a signal: saves the state and raises Stopped."""
+    if stop.requested:
+        parts.saver.ensure(state, learning_rate(state.step, parts.config))
+        raise Stopped(_where(parts, state))
+
+
+def stop_if_diverged(parts: Parts, state: TrainState) -> None:
+    """Saves the state and raises NonFiniteGradients after too many skipped updates in a row."""
+    if state.nonfinite_in_a_row >= parts.config.train.max_nonfinite_updates:
+        parts.saver.ensure(state, learning_rate(state.step, parts.config))
+        raise NonFiniteGradients(
+            f"{state.nonfinite_in_a_row} updates in a row had non-finite gradients "
+            "(train.max_nonfinite_updates); lower train.learning_rate or set algorithm.log_ratio_clamp; "
+            + _where(parts, state)
+        )
+
+
+def _where(parts: Parts, state: TrainState) -> str:
+    within = f", {len(state.pending.updates)} updates into step {state.step + 1}" if state.pending is not None else ""
+    return f"stopped after step {state.step}{within}; go on with: {resume_command(parts.run.path)}"
