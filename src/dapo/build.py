@@ -218,11 +218,9 @@ def build(
     data = tokenise_data(config, checked, tokenizer)
     policy, learner_model, engine_model = load_policy(config, tokenizer)
     stream = make_stream(config, data)
-    for line in [
-        *(f"note: {note}" for note in data.notes),
-        f"{data_line(data)}; {epoch_words(config, stream.epoch_size)}",
-    ]:
-        view.say(line)
+    for note in data.notes:
+        view.say(f"note: {note}")
+    view.say(f"{data_line(data)}; {epoch_words(config, stream.epoch_size)}")
     reference = load_model(config.model, torch.float32, device) if config.algorithm.kl.place != "off" else None
     engine, grader = make_engine(config, engine_model, policy), make_grader(config, scorers, policy)
     made_of = made_of_now(config, checked, data, tokenizer, learner_model, policy.eos_ids)

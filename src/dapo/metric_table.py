@@ -168,6 +168,7 @@ grading/lost_workers | processes | grading processes that died unasked
 memory/peak_gb | GiB | largest resident memory of the process so far
 memory/device_peak_gb | GiB | most that torch has held on the CUDA device so far
 checkpoint/failed_saves | saves | checkpoints that could not be written
+checks/gap_p999_nats | nats | the mismatch's 99.9th percentile at version 0, which the gap's bound is made of
 checks/findings | findings | what the self-checks found in the step, see docs/checks.md
 trackers/failures | calls | calls of trackers that failed or were dropped since the line before
 alerts/raised | alerts | alerts that began at this step, see docs/alerts.md
