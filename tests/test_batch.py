@@ -281,7 +281,8 @@ def test_nonfinite_updates_in_a_row(before: int, flags: str, expected: int) -> N
     """Skips count over steps, and one good update starts again."""
     answers = iter([{"grad/nonfinite": float(c)} for c in flags])
     learner = SimpleNamespace(update=lambda minibatch, rate, trace: next(answers))
-    parts: Any = SimpleNamespace(config=config(), learner=learner, view=SimpleNamespace(phase=lambda name: None))
+    view, checks = SimpleNamespace(phase=lambda name: None), SimpleNamespace(before_update=lambda *arguments: None)
+    parts: Any = SimpleNamespace(config=config(), learner=learner, view=view, checks=checks)
     batch, _ = many(1)
     state = TrainState(
         nonfinite_in_a_row=before,

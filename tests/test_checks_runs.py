@@ -21,6 +21,7 @@ import tiny
 from dapo.algorithm import row_weights, spread
 from dapo.batch import make_batch, with_advantages
 from dapo.data.template import PromptTemplate
+from dapo.learner.base import Trace
 from dapo.learner.lora import LoraLearner
 from dapo.learner.torch_learner import TorchLearner
 from dapo.rollout.torch_engine import TorchEngine
@@ -70,16 +71,16 @@ class Frozen(TorchLearner):
 class SampleMean(TorchLearner):
     """Divides as it likes."""
 
-    def update(self, minibatch: Batch, learning_rate: float) -> dict[str, float]:
+    def update(self, minibatch: Batch, learning_rate: float, trace: Trace | None = None) -> dict[str, float]:
         weights = row_weights(minibatch.loss_tokens, minibatch.draw, "sequence")
-        return super().update(replace(minibatch, row_weights=weights), learning_rate)
+        return super().update(replace(minibatch, row_weights=weights), learning_rate, trace)
 
 
 class Resting(TorchLearner):
     """Trains at a rate of 0."""
 
-    def update(self, minibatch: Batch, learning_rate: float) -> dict[str, float]:
-        return super().update(minibatch, 0.0)
+    def update(self, minibatch: Batch, learning_rate: float, trace: Trace | None = None) -> dict[str, float]:
+        return super().update(minibatch, 0.0, trace)
 
 
 class NaNLogprobs(TorchLearner):
@@ -120,9 +121,10 @@ class MovingBase(LoraLearner):
     """Moves what lies under its adapters."""
 
     @torch.no_grad()
-    def _step(self, norm: float, learning_rate: float) -> None:
-        super()._step(norm, learning_rate)
+    def _step(self, norm: float, learning_rate: float) -> dict[str, float]:
+        moved = super()._step(norm, learning_rate)
         next(p for name, p in self.model.named_parameters() if "base_layer" in name).add_(1e-3)
+        return moved
 
 
 class TrainedBase(LoraLearner):

@@ -103,6 +103,7 @@ def test_json_is_the_figures_file(run: Path, tmp_path: Path) -> None:
     assert "say" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["SIGINT", "SIGKILL"])
 def test_an_evaluation_that_was_stopped_goes_on(how: str, run: Path, tmp_path: Path) -> None:
     """Asked to stop it says how to go on, exit 3; killed it goes on too; samples and figures are those of one go."""

@@ -774,6 +774,7 @@ SHARED = Path(__file__).parents[2] / "shared" / "data"
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason=f"{SHARED} is not there")
+@pytest.mark.slow
 def test_dapo_math_17k(tmp_path: Path) -> None:
     """The counts of the published set: near those measured by other means (REFERENCE, section 4)."""
     against = f"aime24,aime25,math500,{SHARED}/amc/ttrl_amc_test.json,olympiad"

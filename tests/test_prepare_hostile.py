@@ -387,7 +387,8 @@ def test_ctrl_c_and_a_full_disk_leave_nothing(
 
 
 KILLED = """
-import os, sys
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # it comes in ignored where tests run in the background
 from dapo import curate
 from dapo.data.prepare import pipeline, writing
 from pathlib import Path

@@ -20,6 +20,7 @@ from test_report import HOSTILE, hostile  # noqa: F401  (a fixture)
 CHROMIUM = shutil.which("chromium")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine"),
     pytest.mark.timeout(600),
 ]

@@ -299,6 +299,7 @@ def start_slowly(folder: Path) -> Stopping:
 
 
 @pytest.mark.timeout(280)
+@pytest.mark.slow
 def test_signals_stop_a_run(tmp_path: Path) -> None:
     """Ctrl-C and SIGTERM save and end with 3; a second Ctrl-C leaves at once with 130.
 
