@@ -164,6 +164,13 @@ def test_responses_of_one_length_are_one_quarter() -> None:
     assert len(set(quarter.tolist())) == 1
 
 
+def test_truncated_responses_are_in_the_longest_quarter() -> None:
+    """However many of them end at the limit: the longest quarter is never empty."""
+    edges, quarter = length_quartile(torch.tensor([1, 2, 3, 8, 8, 8, 8, 8]))
+    assert edges == (2.75, 8.0, 8.0)
+    assert quarter.tolist() == [0, 0, 1, 3, 3, 3, 3, 3]
+
+
 def test_the_proxy_by_hand() -> None:
     """w |A| r sqrt(1 - 2 p + c) a token, 0 where it is clipped."""
     minibatch = hand()

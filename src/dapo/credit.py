@@ -34,7 +34,7 @@ SHARES = tuple(map(SHARE.format, ("positive", "right", "truncated", "longest")))
 class Buckets:
     """The buckets of a mini-batch's rows.
 
-    quartiles: three lengths in tokens; a response of at most quartiles[0] is in the first, and so on.
+    quartiles: three lengths in tokens; a response shorter than quartiles[0] is in the first, and so on.
     number_B: i64 [B], of each row. names: what a number stands for: length 0..3, right, truncated, advantage.
     """
 
@@ -49,10 +49,13 @@ def response_lengths(batch: Batch) -> Tensor:
 
 
 def length_quartile(length_B: Tensor) -> tuple[tuple[float, float, float], Tensor]:
-    """The quartiles of these lengths, and the quarter 0..3 of each."""
+    """The quartiles of these lengths, and the quarter 0..3 of each; those of one length are in the same.
+
+    One at an edge is in the upper quarter: truncated responses are the longest ones, however many there are.
+    """
     edges = torch.quantile(length_B.double(), torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64))
     first, second, third = edges.tolist()
-    return (first, second, third), torch.bucketize(length_B.double(), edges)
+    return (first, second, third), torch.bucketize(length_B.double(), edges, right=True)
 
 
 def row_advantages(batch: Batch) -> Tensor:
