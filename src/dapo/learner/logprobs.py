@@ -66,8 +66,8 @@ class TokenLogprobs(torch.autograd.Function):
 
 
 LEAST = -1e4  # a log-probability whose exp is 0 in float32; keeps 0 * log 0 finite
-# Below the largest logit: exp(-40) = 4e-18 is nothing beside 1 in float32 even 2^20 times, and the square of it is still
-# a normal number (sums of subnormal ones take ten times as long on a CPU).
+# Below the largest logit: exp(-40) = 4e-18 is nothing beside 1 in float32 even 2^20 times, and the square of it is
+# still a normal number (sums of subnormal ones take ten times as long on a CPU).
 FAR = -40.0
 ROWS = 16  # at a time on a CPU: what one pass writes is still in the cache for the next
 
