@@ -289,10 +289,18 @@ def test_nonfinite_updates_in_a_row(before: int, flags: str, expected: int) -> N
         pending=Pending(minibatches=(batch,) * len(flags), metrics={"time/train_s": 0.0, "time/step_s": 0.0}),
     )
     for _ in flags:
-        state = update(parts, state)
+        state, _ = update(parts, state)
     assert state.nonfinite_in_a_row == expected
     assert state.pending is not None
     assert not state.pending.minibatches
+
+
+def test_a_share_of_nothing_leaves_the_other_updates_alone() -> None:
+    """An update whose tokens are all clipped or filtered has no shares; their mean is over those that have some."""
+    name = "credit/proxy_right_share"
+    updates = [{"grad/nonfinite": 0.0, name: value} for value in (0.25, math.nan, 0.75)]
+    assert update_metrics(Pending(minibatches=(), updates=tuple(updates)))[name] == 0.5
+    assert math.isnan(update_metrics(Pending(minibatches=(), updates=(updates[1],)))[name])
 
 
 def updates_of(batch: Batch, mismatch: float | None, updates: Sequence[dict[str, float]]) -> dict[str, float]:

@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 import torch
 
+from dapo.algorithm import ObjectiveInputs, importance_weights, weighted_loss
 from dapo.config.schema import Config
 from dapo.credit import length_quartile, make_buckets, proxy, proxy_metrics, table
 from dapo.learner.base import Credit, Trace
 from dapo.metrics import batch_metrics, gap_metrics, traced_metrics
+from dapo.neighbours import sequence_importance_weights
+from dapo.objectives import BUILT_IN
 from dapo.tracing import token_rows
 from dapo.types import Batch
 from helpers_learner import Gradients, batch_of, config, lora_learner, rows_of, torch_learner, with_old
@@ -161,6 +164,13 @@ def test_responses_of_one_length_are_one_quarter() -> None:
     assert len(set(quarter.tolist())) == 1
 
 
+def test_truncated_responses_are_in_the_longest_quarter() -> None:
+    """However many of them end at the limit: the longest quarter is never empty."""
+    edges, quarter = length_quartile(torch.tensor([1, 2, 3, 8, 8, 8, 8, 8]))
+    assert edges == (2.75, 8.0, 8.0)
+    assert quarter.tolist() == [0, 0, 1, 3, 3, 3, 3, 3]
+
+
 def test_the_proxy_by_hand() -> None:
     """w |A| r sqrt(1 - 2 p + c) a token, 0 where it is clipped."""
     minibatch = hand()
@@ -205,6 +215,52 @@ def test_the_proxy_is_the_gradient_over_the_logits() -> None:
         assert float(proxy(minibatch, trace, settings())[0]) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        {},
+        {"clip_dual": 1.2},
+        {"log_ratio_clamp": 0.2, "clip_low": "off", "clip_high": "off"},
+        {"importance_cap": 1.1},
+        {"importance_cap": 1.5, "importance_level": "sequence"},
+        {"objective": "gspo", "clip_low": 0.05, "clip_high": 0.05},
+        {"objective": "cispo"},
+        {"objective": "cispo", "clip_low": "off", "importance_cap": 1.2},
+        {"objective": "clip_cov"},
+    ],
+    ids=str,
+)
+def test_the_proxy_is_of_the_objective_that_is_trained(words: dict[str, Any]) -> None:
+    """Against autograd: norms over the logits, token by token, of a loss with ratios on both sides of every bound."""
+    made = settings(**{f"algorithm__{name}": value for name, value in words.items()})
+    generator = torch.Generator().manual_seed(3)
+    logits = torch.randn(4, 6, 11, dtype=torch.float64, generator=generator, requires_grad=True)
+    noise = torch.rand(3, 4, 6, dtype=torch.float64, generator=generator) - 0.5
+    minibatch = hand()
+    logprobs = torch.log_softmax(logits, -1).gather(2, minibatch.token_ids.unsqueeze(2)).squeeze(2)
+    old = logprobs.detach() + noise[0]
+    picked = noise[2] > -0.1 if words.get("objective") == "clip_cov" else None
+    minibatch = replace(minibatch, old_logprobs=old, engine_logprobs=old + noise[1], selected=picked)
+    mask = minibatch.loss_mask
+    inputs = ObjectiveInputs(
+        logprobs_BT=logprobs,
+        old_logprobs_BT=old,
+        advantages_BT=minibatch.token_advantages.double(),
+        mask_BT=mask,
+        selected_BT=picked,
+    )
+    algorithm = made.algorithm
+    loss = BUILT_IN[algorithm.objective](algorithm, inputs)
+    if algorithm.importance_cap is not None:
+        weigh = sequence_importance_weights if algorithm.importance_level == "sequence" else importance_weights
+        loss = loss * weigh(old, minibatch.engine_logprobs, mask, algorithm.importance_cap)
+    weighted_loss(loss, mask, minibatch.row_weights).backward()
+    assert logits.grad is not None
+    collision = torch.softmax(logits.detach(), -1).square().sum(-1)
+    got = proxy(minibatch, Trace(logprobs=logprobs.detach(), collision=collision), made)
+    assert got.tolist() == pytest.approx(logits.grad.norm(dim=-1).sum(1).tolist(), rel=1e-6)
+
+
 def test_the_table_by_hand() -> None:
     """Shares and cosines of given products; matched shares are weighed by the tokens of quarters that have both."""
     minibatch = hand(
@@ -242,6 +298,11 @@ def test_tokens_of_a_response() -> None:
     assert [(row["draw"], row["g"]) for row in many] == [(5, 1), (9, 0)]
     assert many[0]["clipped"] == [-1] * 4
     assert many[1]["clipped"] == [0] * 2
+    put_in = replace(minibatch, loss_mask=minibatch.loss_mask & (torch.arange(6) != 3))  # by a tool
+    (row,) = token_rows(put_in, seen(put_in, 1.5), settings(), step=3, count=1, decode=str)
+    assert (row["ratios"], row["clipped"]) == ([1.5], [1])
+    row = token_rows(put_in, seen(put_in, 0.5), settings(), step=3, count=4, decode=str)[1]
+    assert (row["ratios"], row["clipped"]) == ([0.5, None, 0.5, 0.5], [-1, 0, -1, -1])
     nothing = alone(minibatch, torch.zeros(4, dtype=torch.bool))
     assert token_rows(nothing, seen(nothing, 1.0), settings(), step=3, count=9, decode=str) == []
 
@@ -277,6 +338,18 @@ def test_weights_of_tokens_by_hand() -> None:
     assert got["weight/token_to_sample_right_mean"] == pytest.approx((0.4 + 0.8) / 2)
     assert got["weight/token_to_sample_wrong_mean"] == pytest.approx(1.6)
     assert got["advantage/length_weighted_mean"] == pytest.approx((1 - 4 + 1 + 0) / 10)
+    short = batch_metrics(alone(hand(), torch.tensor([True, False, False, False])))  # 1 and 0 tokens, mean 0.5
+    assert short["weight/token_to_sample_max"] == pytest.approx(2.0)
+
+
+def test_advantages_of_tokens_are_weighed_by_themselves() -> None:
+    """[B, T]: the mean over loss tokens, whatever stands elsewhere."""
+    values = torch.arange(24.0).view(4, 6)
+    minibatch = hand(advantages=torch.where(hand().loss_mask, values, torch.nan))
+    inside = values[minibatch.loss_mask]
+    got = batch_metrics(minibatch)
+    assert got["advantage/length_weighted_mean"] == pytest.approx(float(inside.mean()))
+    assert got["advantage/abs_mean"] == pytest.approx((2 + 9.5 + 14.5 + 21) / 4)
 
 
 def test_length_matched_advantages_by_hand() -> None:

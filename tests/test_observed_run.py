@@ -5,12 +5,25 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from dapo import loop
+from dapo.errors import EngineError
 from dapo.run.directory import RunDirectory
-from helpers_run import comparable, copy_run, folder_of_this_process, metrics, quiet_dapo, train
+from helpers_run import (
+    comparable,
+    copy_run,
+    folder_of_this_process,
+    largest_difference,
+    metrics,
+    quiet_dapo,
+    train,
+    weights_at,
+    write_recipe,
+)
 
 WORDS = ("log.credit_every=1", "train.num_steps=3", "log.token_rows=3")
 
@@ -85,6 +98,25 @@ def test_a_resume_writes_them_again(tmp_path: Path) -> None:
     assert {name: (copied / name).read_bytes() for name in before} == before
 
 
+def test_an_evaluation_that_fails_does_not_cost_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step's updates are done and saved: nothing would write their files again."""
+
+    def failing(*given: Any) -> Any:
+        raise EngineError("the machine is on fire")
+
+    words = (*WORDS, "train.num_steps=1", "eval.before=false")
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "run_evaluation", failing)
+        code, _, err = quiet_dapo("train", write_recipe(tmp_path), *words, "--output-dir", tmp_path / "run")
+    assert code != 0
+    assert "on fire" in err
+    files = [tmp_path / "run" / name for name in ("credit/step_000001.json", "tokens/step_000001.jsonl.zst")]
+    before = [file.read_bytes() for file in files]
+    code, _, err = quiet_dapo("train", "--resume", tmp_path / "run")
+    assert code == 0, err
+    assert [file.read_bytes() for file in files] == before
+
+
 def test_device_hours_go_on_over_a_resume(tmp_path: Path) -> None:
     """They are the sum over all steps, whoever made them."""
     run = train(tmp_path, *WORDS, "checkpoint.every=1")
@@ -109,3 +141,19 @@ def test_a_disk_that_refuses_is_one_line(tmp_path: Path) -> None:
     (run / "tokens").unlink()
     code, _, err = quiet_dapo("train", "--resume", run, "train.num_steps=2")
     assert code == 0, err
+
+
+def test_what_fails_behind_an_update_does_not_run_it_twice(tmp_path: Path) -> None:
+    """The weights have moved when tokens/ can't be written; the state that is saved has moved with them."""
+    words = ("eval.data=[]", "log.credit_every=off", "checkpoint.every=1", "checkpoint.keep_last=9")
+    straight = train(tmp_path / "straight", *words, "train.num_steps=3")
+    run = train(tmp_path / "stopped", *words, "train.num_steps=1", "log.token_rows=0")
+    (run / "tokens").write_text("in the way")
+    code, _, err = quiet_dapo("train", "--resume", run, "train.num_steps=3", "log.token_rows=2")
+    assert code != 0, err
+    assert (run / "checkpoints" / "step_000001-u000002").is_dir()
+    (run / "tokens").unlink()
+    code, _, err = quiet_dapo("train", "--resume", run)
+    assert code == 0, err
+    assert comparable(metrics(run)) == comparable(metrics(straight))
+    assert largest_difference(weights_at(run, 3), weights_at(straight, 3)) == 0.0

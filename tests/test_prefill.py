@@ -111,6 +111,16 @@ def test_a_model_with_its_own_attention_has_its_prompts_alone() -> None:
     assert prefill_of("llama").fits([2, 2])
 
 
+def test_a_model_may_give_the_logits_of_every_token() -> None:
+    """What is asked for by logits_to_keep is not what each model gives; the last token's are meant either way."""
+    prefill, prompts = prefill_of("llama"), words([3, 30, 1])
+    expected = prefill(prompts) + prefill(prompts[1:2])
+    inner = prefill._model.forward
+    prefill._model.forward = lambda logits_to_keep, **given: inner(**given)
+    for one, other in zip(expected, prefill(prompts) + prefill(prompts[1:2]), strict=True):
+        assert difference(one, other) < 2e-5
+
+
 def test_a_pass_holds_what_fits_and_a_long_prompt_is_alone() -> None:
     """At most 256 tokens together, in the order of submission; a longer prompt still goes, by itself."""
     engine = engine_of("llama")

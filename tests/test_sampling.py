@@ -397,7 +397,7 @@ def test_the_ledger_by_hand() -> None:
       kept mean length 5, dropped (2 + 3 + 5)/3; right (4 * 2 + 4 + 6)/6, wrong (80 - 18)/14
       spread     rewards 1, -1, -1, -1: sqrt(3)/2 of both mixed groups, 0 of the rest
       diversity  a group's right responses are one text, its wrong ones another: 1 1 2 1 2 answers, 3 3 2 3 2 repeats
-      quarters   of 4 * (2 3 4 5 6 44) tokens: up to 3, 4.5 and 6: 20, 16, 44 and 176 of 256
+      quarters   of 4 * (2 3 4 5 6 44) tokens: under 3, 4.5 and 6, and the rest: 8, 28, 20 and 200 of 256
     """
     made = config(sampling__gen_prompts=6, sampling__max_response_tokens=44)
     got = collect(made, by_draw("RWMUMM", lambda draw, g: draw + 2 if draw < 5 else 45))
@@ -470,7 +470,7 @@ def test_the_ledger_by_hand() -> None:
     assert account["time/rollout_wasted_s"] == pytest.approx(account["time/rollout_s"] * 216 / 256)
     assert account["tokens/per_s"] == pytest.approx(256 / account["time/rollout_s"])
     quarters = [account[f"time/rollout_length_q{number}_s"] / account["time/rollout_s"] for number in (1, 2, 3, 4)]
-    assert quarters == pytest.approx([20 / 256, 16 / 256, 44 / 256, 176 / 256])
+    assert quarters == pytest.approx([8 / 256, 28 / 256, 20 / 256, 200 / 256])
     assert min(account["time/rollout_s"], account["time/grade_s"]) > 0
 
 

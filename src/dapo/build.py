@@ -319,8 +319,10 @@ def resume(
     parts = build(config, run, view, found, allowed)
     checkpoint.sweep(run.checkpoints)
     checkpoint.restore(found, parts.learner)
-    updates = 0 if state.pending is None else len(state.pending.updates)
-    run.cut_after(state.step, sampled=state.step + (state.pending is not None), updates=updates)
+    if (pending := state.pending) is None:
+        run.cut_after(state.step)
+    else:
+        run.cut_after(state.step, sampled=state.step + 1, updates=len(pending.updates), updated=not pending.minibatches)
     return parts, state
 
 

@@ -8,6 +8,7 @@ Legend: B rows of a mini-batch, T their width.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,22 +16,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dapo.algorithm import ObjectiveInputs, masked, row_mean
+from dapo.algorithm import ObjectiveInputs, importance_weights, masked, row_mean
 from dapo.clipping import clip_flags
 from dapo.config.schema import Config
 from dapo.learner.base import Credit, Trace
+from dapo.neighbours import sequence_importance_weights
 from dapo.objectives import clip_bounds
 from dapo.types import Batch
 
 SIGNS = {1: "+", -1: "-", 0: "0"}
 ANSWERS = {1: True, 0: False, -1: None}
+SHARE = "credit/proxy_{}_share"
+SHARES = tuple(map(SHARE.format, ("positive", "right", "truncated", "longest")))
 
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
     """The buckets of a mini-batch's rows.
 
-    quartiles: three lengths in tokens; a response of at most quartiles[0] is in the first, and so on.
+    quartiles: three lengths in tokens; a response shorter than quartiles[0] is in the first, and so on.
     number_B: i64 [B], of each row. names: what a number stands for: length 0..3, right, truncated, advantage.
     """
 
@@ -45,10 +49,13 @@ def response_lengths(batch: Batch) -> Tensor:
 
 
 def length_quartile(length_B: Tensor) -> tuple[tuple[float, float, float], Tensor]:
-    """The quartiles of these lengths, and the quarter 0..3 of each."""
+    """The quartiles of these lengths, and the quarter 0..3 of each; those of one length are in the same.
+
+    One at an edge is in the upper quarter: truncated responses are the longest ones, however many there are.
+    """
     edges = torch.quantile(length_B.double(), torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64))
     first, second, third = edges.tolist()
-    return (first, second, third), torch.bucketize(length_B.double(), edges)
+    return (first, second, third), torch.bucketize(length_B.double(), edges, right=True)
 
 
 def row_advantages(batch: Batch) -> Tensor:
@@ -81,17 +88,35 @@ def proxy(minibatch: Batch, trace: Trace, config: Config) -> Tensor:
     """f64 [B]: what bounds a response's share of the gradient over the logits, at no cost of its own.
 
     sum over its loss tokens of w |A| r 1[not clipped] sqrt(1 - 2 p_y + sum_v p_v^2): its tokens' weight in the
-    loss times the norm of the objective's gradient over the logits that predict them, as if none cancelled.
+    loss (importance weights in it) times the norm of the objective's gradient over the logits that predict them,
+    as if none cancelled. Without what a KL or the entropy adds, and up to 1 / temperature.
     """
     assert trace.logprobs is not None
     assert trace.collision is not None
     mask = minibatch.loss_mask
-    flags = flags_of(minibatch, trace, config)
-    held = flags["clip/high"] | flags["clip/low"] | flags["clip/dual"]
     p = masked(trace.logprobs.double(), mask).exp()
     norm = (1 - 2 * p + masked(trace.collision.double(), mask)).clamp_min(0).sqrt()
-    terms = flags["ratio"].double().nan_to_num(posinf=0.0) * masked(minibatch.token_advantages.double(), mask).abs()
-    return minibatch.row_weights * (terms * norm * (mask & ~held)).sum(1)
+    terms = _pull(minibatch, trace, config) * masked(minibatch.token_advantages.double(), mask).abs()
+    return minibatch.row_weights * (terms * norm * mask).sum(1)
+
+
+def _pull(minibatch: Batch, trace: Trace, config: Config) -> Tensor:
+    """f64 [B, T]: what multiplies |A| in a token's gradient: its ratio, or 0 where it gets none."""
+    algorithm, flags = config.algorithm, flags_of(minibatch, trace, config)
+    ratio = flags["ratio"].double()
+    if algorithm.objective == "cispo":  # there a clipped ratio still weighs
+        floor = 1 - (1.0 if algorithm.clip_low is None else algorithm.clip_low)
+        pull = ratio.clamp(floor, math.inf if algorithm.clip_high is None else 1 + algorithm.clip_high)
+    else:
+        held = flags["clip/high"] | flags["clip/low"] | flags["clip/dual"] | flags["ratio/clamped"]
+        if algorithm.objective == "clip_cov" and minibatch.selected is not None:
+            held |= minibatch.selected
+        pull = ratio.masked_fill(held, 0.0)
+    if algorithm.importance_cap is not None and minibatch.old_logprobs is not None:
+        weigh = sequence_importance_weights if algorithm.importance_level == "sequence" else importance_weights
+        engine, mask = minibatch.engine_logprobs, minibatch.loss_mask
+        pull = pull * weigh(minibatch.old_logprobs, engine, mask, algorithm.importance_cap)
+    return pull.nan_to_num(posinf=0.0)
 
 
 def flags_of(minibatch: Batch, trace: Trace, config: Config) -> dict[str, Tensor]:
@@ -116,7 +141,7 @@ def proxy_metrics(minibatch: Batch, proxy_B: Tensor) -> dict[str, float]:
         parts["right"] = minibatch.correct == 1
     if minibatch.truncated is not None:
         parts["truncated"] = minibatch.truncated
-    return {f"credit/proxy_{name}_share": float(proxy_B[rows].sum() / total) for name, rows in parts.items()}
+    return {SHARE.format(name): float(proxy_B[rows].sum() / total) for name, rows in parts.items()}
 
 
 def table(minibatch: Batch, buckets: Buckets, credit: Credit, proxy_B: Tensor) -> dict[str, Any]:

@@ -257,14 +257,17 @@ def _diversity(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def _seconds_by_length(collected: Collected) -> dict[str, float]:
-    """The seconds of generation, shared out by tokens over the quarters of response length of this filling's draws."""
+    """The seconds of generation, shared out by tokens over the quarters of response length of this filling's draws.
+
+    As in `credit.length_quartile`, one at an edge is in the upper quarter.
+    """
     lengths = np.array(
         [r.response.num_tokens for group in collected.groups[collected.carried_in :] for r in group.rollouts]
     )
     names = [f"time/rollout_length_q{quarter}_s" for quarter in (1, 2, 3, 4)]
     if not lengths.sum():
         return dict.fromkeys(names, 0.0)
-    quarter = np.searchsorted(np.quantile(lengths, [0.25, 0.5, 0.75]), lengths)
+    quarter = np.searchsorted(np.quantile(lengths, [0.25, 0.5, 0.75]), lengths, side="right")
     tokens = np.bincount(quarter, weights=lengths, minlength=4)
     seconds = collected.rollout_seconds * tokens / (lengths.sum() + collected.lost_tokens)
     return dict(zip(names, seconds.tolist(), strict=True))

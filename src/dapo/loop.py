@@ -33,7 +33,7 @@ from dapo.metrics import batch_metrics, gap_metrics, kl_metrics, peak_memory, sc
 from dapo.parts import Parts, due, learning_rate
 from dapo.run.signals import StopRequest
 from dapo.sampling import check_filled
-from dapo.shown import report, write_rollouts, write_trace
+from dapo.shown import Seen, report, write_rollouts, write_trace
 from dapo.spans import span
 from dapo.stopping import leave_if_asked, saved_on_error, stop_if_diverged
 from dapo.types import Batch, Group, Pending, StepReport, TrainState
@@ -57,12 +57,7 @@ def train(parts: Parts, state: TrainState, on_step: Callable[[StepReport], None]
                     state = sample(parts, state, stop)
             while state.pending is not None and state.pending.minibatches:
                 leave_if_asked(parts, state, stop)
-                with saved_on_error(parts, state), span("update"):
-                    state = update(parts, state)
-                with saved_on_error(parts, state):
-                    state = looked_at(parts, state)
-                with saved_on_error(parts, state):
-                    parts.checks.raise_failed()
+                state = updated(parts, state)
                 stop_if_diverged(parts, state)
             with saved_on_error(parts, state):
                 after, metrics = finish(parts, state, stop)
@@ -139,8 +134,23 @@ def sample(parts: Parts, state: TrainState, stop: StopRequest) -> TrainState:
     )
 
 
-def update(parts: Parts, state: TrainState) -> TrainState:
-    """Lines 10 and 11: one optimiser step on the next mini-batch."""
+def updated(parts: Parts, state: TrainState) -> TrainState:
+    """The state behind one update that has been looked at. What an error saves is where the weights are."""
+    with saved_on_error(parts, state), span("update"):
+        state, seen = update(parts, state)
+    with saved_on_error(parts, state):
+        state = looked_at(parts, state, seen)
+    with saved_on_error(parts, state):
+        state = shown(parts, state, seen)
+        parts.checks.raise_failed()
+    return state
+
+
+def update(parts: Parts, state: TrainState) -> tuple[TrainState, Seen]:
+    """Lines 10 and 11: one optimiser step on the next mini-batch.
+
+    Nothing that can fail follows the step: an error here means that the weights are still those of `state`.
+    """
     pending, start, step = state.pending, time.perf_counter(), state.step + 1
     assert pending is not None
     parts.view.phase("training")
@@ -152,29 +162,41 @@ def update(parts: Parts, state: TrainState) -> TrainState:
     rate = learning_rate(step, parts.config)
     parts.checks.before_update(minibatch, rate, parts.learner)
     metrics = parts.learner.update(minibatch, rate, trace)
-    with span("metrics"):
-        metrics |= traced_metrics(minibatch, trace, parts.config, first=not pending.updates)
-    if last:
-        write_trace(parts, step, minibatch, trace, buckets)
-    seconds = time.perf_counter() - start
-    spent = {name: pending.metrics[name] + seconds for name in ("time/train_s", "time/step_s")}
-    return replace(
+    after = replace(
         state,
         nonfinite_in_a_row=state.nonfinite_in_a_row + 1 if metrics["grad/nonfinite"] else 0,
-        pending=Pending(
-            minibatches=pending.minibatches[1:],
-            updates=(*pending.updates, metrics),
-            metrics={**pending.metrics, **spent},
-        ),
+        pending=replace(pending, minibatches=pending.minibatches[1:], updates=(*pending.updates, metrics)),
     )
+    return with_time(after, start), Seen(minibatch, trace, buckets)
 
 
-def looked_at(parts: Parts, state: TrainState) -> TrainState:
-    """The state after an update, with what the self-checks found in it counted."""
-    pending = state.pending
+def looked_at(parts: Parts, state: TrainState, seen: Seen) -> TrainState:
+    """The state after an update, with metrics of its tokens, and what the self-checks found in it counted."""
+    pending, start = state.pending, time.perf_counter()
     assert pending is not None
+    *before, metrics = pending.updates
+    with span("metrics"):
+        traced = traced_metrics(seen.minibatch, seen.trace, parts.config, first=not before)
     found = pending.metrics.get(FINDINGS, 0.0) + parts.checks.after_update(state, parts.learner)
-    return replace(state, pending=replace(pending, metrics={**pending.metrics, FINDINGS: found}))
+    pending = replace(pending, updates=(*before, {**metrics, **traced}), metrics={**pending.metrics, FINDINGS: found})
+    return with_time(replace(state, pending=pending), start)
+
+
+def shown(parts: Parts, state: TrainState, seen: Seen) -> TrainState:
+    """Writes what is shown of a step's last update; the state has the time that this took."""
+    start = time.perf_counter()
+    assert state.pending is not None
+    if not state.pending.minibatches:
+        write_trace(parts, state.step + 1, seen)
+    return with_time(state, start)
+
+
+def with_time(state: TrainState, start: float) -> TrainState:
+    """The time since `start`, added to the step's."""
+    pending, seconds = state.pending, time.perf_counter() - start
+    assert pending is not None
+    spent = {name: pending.metrics[name] + seconds for name in ("time/train_s", "time/step_s")}
+    return replace(state, pending=replace(pending, metrics={**pending.metrics, **spent}))
 
 
 def sync(parts: Parts, version: int) -> float:

@@ -100,7 +100,7 @@ weight/token_to_sample_max | 1 | largest L / mean L of the group: a mean over to
 weight/token_to_sample_right_mean | 1 | mean of L / mean L over right responses of the batch
 weight/token_to_sample_wrong_mean | 1 | mean of L / mean L over wrong responses of the batch
 credit/proxy_positive_share | 1 | of sum w abs(A) r 1[not clipped] sqrt(1 - 2 p + sum p_v^2): share with A > 0
-credit/proxy_right_share | 1 | the same of right responses
+credit/proxy_right_share | 1 | the same of right responses; each a mean over updates that have some
 credit/proxy_truncated_share | 1 | the same of truncated responses
 credit/proxy_longest_share | 1 | the same of the longest quarter of the mini-batch
 loss/policy | 1 | sum of row_weights x loss over loss tokens; mean over updates

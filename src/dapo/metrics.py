@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dapo.algorithm import kl_estimate, masked
+from dapo.algorithm import kl_estimate
 from dapo.config.schema import CheckpointConfig, Config
-from dapo.credit import length_quartile, proxy, proxy_metrics, row_advantages
+from dapo.credit import SHARES, length_quartile, proxy, proxy_metrics, row_advantages
 from dapo.grading import mean_or_nan
 from dapo.learner.base import Trace
 from dapo.types import Batch, Pending
@@ -51,7 +51,6 @@ def batch_metrics(batch: Batch) -> dict[str, float]:
     weighs its advantage with. advantage/length_matched_mean: the same, where within each quarter of length every
     response has the quarter's mean L; what differs comes from lengths within quarters.
     """
-    advantages, mask = batch.token_advantages.double(), batch.loss_mask
     of_rows, tokens = row_advantages(batch), batch.loss_tokens.double()
     _, quarter = length_quartile(tokens)
     size = torch.zeros(4, dtype=torch.float64).index_add_(0, quarter, tokens)
@@ -60,7 +59,7 @@ def batch_metrics(batch: Batch) -> dict[str, float]:
     return {
         "tokens/loss": float(tokens.sum()),
         "advantage/abs_mean": float(of_rows.abs().mean()),
-        "advantage/length_weighted_mean": float(masked(advantages, mask).sum() / mask.sum().clamp_min(1)),
+        "advantage/length_weighted_mean": float((tokens * of_rows).sum() / tokens.sum().clamp_min(1)),
         "advantage/length_matched_mean": float((matched * of_rows).sum() / matched.sum().clamp_min(1)),
         **_token_weights(batch),
     }
@@ -72,7 +71,8 @@ def _token_weights(batch: Batch) -> dict[str, float]:
     tokens = batch.loss_tokens.double()
     _, group = torch.unique(batch.draw, return_inverse=True)
     size = torch.zeros(int(group.max()) + 1, dtype=torch.float64).index_add_(0, group, tokens)
-    ratio = tokens / (size / torch.bincount(group)).clamp_min(1)[group]
+    mean = size / torch.bincount(group)
+    ratio = tokens / torch.where(mean > 0, mean, 1.0)[group]
     metrics = {"weight/token_to_sample_max": float(ratio.max())}
     if batch.correct is not None:
         for name, code in (("right", 1), ("wrong", 0)):
@@ -104,10 +104,15 @@ def kl_metrics(batch: Batch, config: Config) -> dict[str, float]:
 
 
 def update_metrics(pending: Pending) -> dict[str, float]:
-    """Means over the step's updates; maxima and counts where the name says so."""
+    """Means over the step's updates; maxima and counts where the name says so.
+
+    A share of nothing, which is NaN, leaves the shares of the other updates alone.
+    """
     updates: Sequence[Mapping[str, float]] = pending.updates
     names = sorted({name for one in updates for name in one})
-    metrics = {name: mean_or_nan([one[name] for one in updates if name in one]) for name in names}
+    there = {name: [one[name] for one in updates if name in one] for name in names}
+    shares = {name: [v for v in values if not math.isnan(v)] for name, values in there.items() if name in SHARES}
+    metrics = {name: mean_or_nan(values) for name, values in (there | shares).items()}
     metrics["ratio/max"] = max((one.get("ratio/max", 0.0) for one in updates), default=0.0)
     metrics["grad/nonfinite_updates"] = sum(one["grad/nonfinite"] for one in updates)
     metrics.pop("grad/nonfinite", None)

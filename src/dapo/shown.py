@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 from dapo.credit import Buckets, proxy, row_advantages, table
 from dapo.errors import SaveFailed
@@ -13,6 +13,15 @@ from dapo.sampling import Collected
 from dapo.spans import span
 from dapo.tracing import token_rows
 from dapo.types import Batch, StepReport, TrainState
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What an update saw of its mini-batch. buckets: where the credit table was asked for."""
+
+    minibatch: Batch
+    trace: Trace
+    buckets: Buckets | None
 
 
 def write_rollouts(parts: Parts, step: int, collected: Collected, batch: Batch) -> None:
@@ -27,8 +36,9 @@ def write_rollouts(parts: Parts, step: int, collected: Collected, batch: Batch) 
         parts.saver.tolerate(error)
 
 
-def write_trace(parts: Parts, step: int, minibatch: Batch, trace: Trace, buckets: Buckets | None) -> None:
+def write_trace(parts: Parts, step: int, seen: Seen) -> None:
     """Of a step's last update: tokens/ and credit/, for whoever looks at the run. A full disk is as for rollouts."""
+    minibatch, trace, buckets = seen.minibatch, seen.trace, seen.buckets
     if trace.logprobs is None:
         return
     try:

@@ -19,9 +19,11 @@ def token_rows(
     """Up to `count` responses, evenly spread over the mini-batch's rows that have loss tokens.
 
     Of each token: its text alone (a token that is part of a character shows as U+FFFD), log-prob when it was
-    sampled, ratio at the update (NaN is None), and 1 clipped high, -1 clipped low, 0 neither.
+    sampled, ratio at the update (NaN is None, and so is that of a token outside the loss), and 1 clipped high,
+    -1 clipped low, 0 neither.
     """
     flags = flags_of(minibatch, trace, config)
+    ratio = flags["ratio"].masked_fill(~minibatch.loss_mask, float("nan"))
     clipped = flags["clip/high"].long() - flags["clip/low"].long()
     filled = torch.nonzero(minibatch.loss_tokens > 0).flatten()
     places = torch.linspace(0, len(filled) - 1, min(count, len(filled))).round().long()
@@ -35,7 +37,7 @@ def token_rows(
                 "g": -1 if minibatch.response is None else int(minibatch.response[row]),
                 "tokens": [decode([token]) for token in minibatch.token_ids[row, place].tolist()],
                 "logprobs": _rounded(minibatch.engine_logprobs[row, place].tolist()),
-                "ratios": _rounded(flags["ratio"][row, place].tolist()),
+                "ratios": _rounded(ratio[row, place].tolist()),
                 "clipped": clipped[row, place].tolist(),
             }
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import torch
@@ -33,7 +34,12 @@ class Movement:
 
 
 def _sample(parameter: Tensor) -> Tensor:
-    """Up to ENTRIES entries, a copy: strides of a flat view, never a copy of the whole."""
+    """Up to ENTRIES entries, a copy: strides of a flat view, never a copy of the whole.
+
+    A stride that shares a factor with the rows' width would meet some columns again and again and others never.
+    """
     flat = parameter.detach().view(-1) if parameter.is_contiguous() else parameter.detach().reshape(-1)
-    step = -(-flat.numel() // ENTRIES) if flat.numel() else 1
-    return flat[:: max(1, step)].to(torch.float32, copy=True)
+    step = max(1, -(-flat.numel() // ENTRIES))
+    while math.gcd(step, parameter.shape[-1] if parameter.dim() else 1) > 1:
+        step += 1
+    return flat[::step].to(torch.float32, copy=True)

@@ -54,6 +54,7 @@ class Prefill:
         from transformers import DynamicCache
 
         lengths = [len(prompt) for prompt in prompts]
+        last = torch.tensor(lengths, device=self._device).cumsum(0) - 1
         cache = DynamicCache()
         with span("prefill"):
             output = self._model(
@@ -62,13 +63,13 @@ class Prefill:
                 attention_mask=PromptMask.of(lengths, self._device) if len(lengths) > 1 else None,
                 past_key_values=cache,
                 use_cache=True,
-                logits_to_keep=torch.tensor(lengths, device=self._device).cumsum(0) - 1,
+                logits_to_keep=last,
             )
         layers = [(layer.keys.split(lengths, dim=2), layer.values.split(lengths, dim=2)) for layer in cache.layers]
-        return [
-            Prefilled([(keys[i], values[i]) for keys, values in layers], output.logits[0, i])
-            for i in range(len(prompts))
-        ]
+        logits = output.logits[0]
+        if len(logits) != len(prompts):  # of a model that gives them all
+            logits = logits[last]
+        return [Prefilled([(keys[i], values[i]) for keys, values in layers], logits[i]) for i in range(len(prompts))]
 
     def _attends_by_prompts(self) -> bool:
         vocabulary = self._model.config.get_text_config().vocab_size

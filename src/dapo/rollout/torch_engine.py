@@ -209,9 +209,10 @@ class TorchEngine:
 
     def _prefill_from(self, owner: _Draw) -> None:
         """Prefills a draw's prompt, and with it those that wait behind it and go into the same pass."""
-        waiting = {id(draw): draw for draw, _ in self._waiting if draw.prefilled is None and draw is not owner}
         batch = [owner]
-        for draw in waiting.values():
+        for draw, _ in self._waiting:
+            if draw is batch[-1] or draw.prefilled is not None:  # the responses of a draw wait side by side
+                continue
             if not self._prefill.fits([len(d.prompt.token_ids) for d in (*batch, draw)]):
                 break
             batch.append(draw)

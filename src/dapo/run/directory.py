@@ -200,11 +200,12 @@ class RunDirectory:
         except (zstandard.ZstdError, ValueError) as error:
             raise UserError(f"{file}: damaged: {error}") from None
 
-    def cut_after(self, step: int, *, sampled: int | None = None, updates: int = 0) -> None:
+    def cut_after(self, step: int, *, sampled: int | None = None, updates: int = 0, updated: bool = False) -> None:
         """Removes metrics, LOGS, findings and evaluations past a step, before a resume writes them again.
 
         sampled: rollouts are kept up to this step (that of pending updates is sampled already), and what the
-        self-checks found in it up to this many of its updates.
+        self-checks found in it up to this many of its updates. updated: these are all of them, so that what the
+        last one wrote to tokens/ and credit/ stays too.
         """
         last = step if sampled is None else sampled
         rows = [row for row in self.metrics() if row["step"] <= step]
@@ -213,7 +214,7 @@ class RunDirectory:
         for name in LOGS:
             self._cut_log(self.path / name, lambda row: bool(row["step"] <= step))
         self._cut_log(self.path / CHECKS_FILE, lambda row: _found_by(row, step, last, updates))
-        ends = {"rollouts": last, "eval": step, "tokens": step, "credit": step}
+        ends = {"rollouts": last, "eval": step} | dict.fromkeys(("tokens", "credit"), last if updated else step)
         for folder, until in ends.items():
             for file in (self.path / folder).glob("step_*"):
                 number = STEP_FILE.fullmatch(file.name)

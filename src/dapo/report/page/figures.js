@@ -113,7 +113,7 @@ function heatTable(table, shown) {
   const at = DATA.credit_figures.indexOf(shown), tokensAt = DATA.credit_figures.indexOf("tokens"), responsesAt = DATA.credit_figures.indexOf("responses");
   const limit = heatLimit(table, at), q = table.quartiles, adds = !["norm", "cosine"].includes(shown);
   const write = (value) => (value === null ? "–" : ["share", "proxy"].includes(shown) ? percent(value) : figure(value));
-  const bounds = q ? [`up to ${figure(q[0])}`, `${figure(q[0])} to ${figure(q[1])}`, `${figure(q[1])} to ${figure(q[2])}`, `over ${figure(q[2])}`] : ["", "", "", ""];
+  const bounds = q ? [`under ${figure(q[0])}`, `${figure(q[0])} to ${figure(q[1])}`, `${figure(q[1])} to ${figure(q[2])}`, `from ${figure(q[2])}`] : ["", "", "", ""];
   const total = (cells) => cells.reduce((sum, cell) => sum + ((cell && cell[at]) || 0), 0);
   const sum = (cells) => (adds ? el("td", { class: "sum" }, write(total(cells))) : null);
   const heads = ["shortest", "second", "third", "longest"].map((words, i) => el("th", { scope: "col" }, `${words} quarter`, el("br"), bounds[i] ? `${bounds[i]} tokens` : ""));
