@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -16,17 +16,20 @@ import dapo.batch
 import dapo.build
 import dapo.loop
 import dapo.sampling
+import helpers_learner
 import helpers_run
 import tiny
 from dapo.algorithm import row_weights, spread
 from dapo.batch import make_batch, with_advantages
+from dapo.checks import watch
+from dapo.checks.watch import Surroundings
 from dapo.data.template import PromptTemplate
 from dapo.learner.base import Trace
 from dapo.learner.lora import LoraLearner
 from dapo.learner.torch_learner import TorchLearner
 from dapo.rollout.torch_engine import TorchEngine
 from dapo.sampling import Collected, Collector
-from dapo.types import Batch, Group
+from dapo.types import Batch, Group, TrainState
 from helpers_checks import EOS, ran, resumed
 
 Patch = pytest.MonkeyPatch
@@ -531,3 +534,20 @@ def test_the_shipped_recipes_that_run_anywhere_are_let_alone(recipe: str, tmp_pa
     assert code == 0, err
     assert [row["checks/findings"] for row in helpers_run.metrics(tmp_path / "run")] == [0.0, 0.0]
     assert not (tmp_path / "run" / "checks.jsonl").exists()
+
+
+def test_another_process_may_round_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that was sampled before a resume: its first update may differ by rounding, and by no more."""
+    config = helpers_learner.config(algorithm__old_logprobs="learner")
+    around = Surroundings(
+        eos_ids=(1,), bos_id=None, device=torch.device("cpu"), dtype=torch.float32, write=lambda line: None, say=str
+    )
+    monkeypatch.setattr(watch.gap, "same_bits", lambda *arguments: True)
+    monkeypatch.setattr(watch.loss, "loss_at_one", lambda *arguments: [])
+    for sampled, small in ((5, ["ratio_one"]), (None, []), (4, [])):
+        checks = watch.SelfChecks(config, around)
+        checks._sampled_step = sampled
+        state, batch = TrainState(step=4), cast(Any, None)
+        for gap, expected in ((1e-6, small), (1e-3, ["ratio_one"])):
+            found = checks._first_update(state, batch, {"ratio/logprob_abs_mean": gap})
+            assert [finding.check for finding in found] == expected

@@ -67,6 +67,7 @@ class SelfChecks:
         self._handed: weights.Samples | None = None  # when weights were last handed to the engine
         self._moved = False  # whether updates should have moved them since then
         self._uncounted = 0.0  # findings before the first step
+        self._sampled_step: int | None = None  # by this process
         self._told: set[str] = set()
         self.failed: SelfCheckFailed | None = None
 
@@ -102,6 +103,7 @@ class SelfChecks:
             (what belongs into TrainState.totals, the number of findings).
         """
         groups, config, eos = collected.kept, self._config, self._around.eos_ids
+        self._sampled_step = state.step + 1
         with span("checks"):
             totals, found = self._gap(state, collected, batch, learner)
             found += self._look("filter", lambda: rows.kept_groups(collected, config))
@@ -217,7 +219,9 @@ class SelfChecks:
         if config.algorithm.old_logprobs == "engine":
             recorded = state.totals.get(gap.GAP, 0.0)
             return found + self._look("engine_gap", lambda: gap.later_gap(mean, recorded, bounds))
-        exact = gap.same_bits(minibatch, self._around.device, config.train.updates_per_step)
+        # After a resume the other pass was another process's, perhaps of other threads or another machine.
+        own = self._sampled_step == state.step + 1
+        exact = own and gap.same_bits(minibatch, self._around.device, config.train.updates_per_step)
         return found + self._look("ratio_one", lambda: gap.ratio_one(mean, exact=exact, bounds=bounds))
 
     def _standing(self, learner: Learner) -> weights.Standing | None:
