@@ -42,8 +42,8 @@ CHECKS: Mapping[str, Check] = {
         cost='a pass over the log-probs; with old_logprobs = "engine" some 128 tokens in the learner, once a run',
     ),
     "ratio_one": Check(
-        bound="mean |log ratio| of a step's first update: 0 where old log-probs came from the same micro-batches of the "
-        "same process on a CPU, else 0.0001 nats (bfloat16: 0.05), divided by a temperature below 1",
+        bound="mean |log ratio| of a step's first update: 0 where old log-probs came from the same micro-batches in "
+        "the same process on a CPU, else 0.0001 nats (bfloat16: 0.05), divided by a temperature below 1",
         meaning="the update's forward pass is not the one that gave old log-probs: dropout, another temperature, "
         "weights that moved in between",
         cost="a metric of the update",
