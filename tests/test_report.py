@@ -26,6 +26,7 @@ import zstandard
 import helpers_report as synthetic
 import helpers_run as helpers
 from dapo.errors import UserError
+from dapo.metric_table import definition
 from dapo.report import curves, flow, live
 from dapo.report.data import report_data
 from dapo.report.page import as_json, packed, render
@@ -160,6 +161,14 @@ def test_every_panel_of_the_catalogue_has_curves(data: dict[str, Any]) -> None:
     panels = {panel["id"] for section in data["sections"] for panel in section["panel"]}
     assert panels == {panel["id"] for section in catalogue()["section"] for panel in section.get("panel", [])}
     assert len(data["joint"]) == len(catalogue()["joint"]["rows"])
+
+
+def test_every_name_of_the_catalogue_is_a_metric() -> None:
+    """A curve of a name that no run writes would never be drawn; nor does the synthetic run make up names."""
+    text = (Path(curves.__file__).parent / "page" / "panels.toml").read_text(encoding="utf-8")
+    named = set(re.findall(r'"([a-z]+/[a-z0-9_]+)"', text))
+    assert len(named) > 60
+    assert [name for name in sorted(named) if definition(name) is None] == []
 
 
 def test_panels_leave_out_what_is_not_there() -> None:

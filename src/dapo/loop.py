@@ -155,8 +155,7 @@ def update(parts: Parts, state: TrainState) -> tuple[TrainState, Seen]:
     assert pending is not None
     parts.view.phase("training")
     minibatch, last = pending.minibatches[0], len(pending.minibatches) == 1
-    every = parts.config.log.credit_every
-    asked = last and every is not None and due(step, every, parts.config.train.num_steps)
+    asked = last and due(step, parts.config.log.credit_every, 0)
     buckets = make_buckets(minibatch) if asked else None
     trace = Trace(bucket=None if buckets is None else buckets.number_B)
     rate = learning_rate(step, parts.config)

@@ -281,8 +281,8 @@ class LogConfig(Section):
     token_rows: Int = Field(default=8, ge=0)
     """Of so many responses of each of those steps, write the log-prob, ratio and clip of every token to tokens/."""
     credit_every: NullableInt = 20
-    """Every so many steps, and at the last, write to credit/ which responses the gradient of the step's last update
-    comes from; that update's forward and backward pass is then run once more. "off": never."""
+    """Every so many steps write to credit/ which responses the gradient of the step's last update comes from. A prompt
+    is then run again for each kind of its responses, which takes as long as one to three updates. "off": never."""
 
 
 class Config(Section):

@@ -152,7 +152,7 @@ function responseParts(row) {
   if (!row.w) return [cut, el("pre", {}, marked(row.t)), el("p", { class: "quietly" }, "Not shaded: no token data were kept of this response.")].filter(Boolean);
   const options = [["probability", "probability at sampling"], ["ratio", "ratio at the update"], ["clipped", "clipped"], ["none", "nothing"]];
   const chooser = choice(options, browser.shade, (value) => { browser.shade = value; drawDetail(); document.getElementById("shade").focus({ preventScroll: true }); }, { id: "shade" });
-  const words = { probability: "Darker: less probable when it was sampled.", ratio: "Blue: became more probable by the update; red: less.", clipped: "Violet: clipped high; teal: clipped low.", none: "" }[browser.shade];
+  const words = { probability: "The stronger, the less probable when it was sampled.", ratio: "Blue: became more probable by the update; red: less.", clipped: "Violet: clipped high; teal: clipped low.", none: "" }[browser.shade];
   const tokens = row.w.t.map((piece, i) => {
     const background = shadeOf(row.w, i);
     return el("span", { class: "token", title: `p ${figure(row.w.p[i])}, ratio ${figure(row.w.r[i], 4)}${row.w.c[i] ? (row.w.c[i] > 0 ? ", clipped high" : ", clipped low") : ""}`, style: background ? { background } : {} }, piece);
@@ -162,7 +162,7 @@ function responseParts(row) {
 
 function shadeOf(data, i) {
   const ratio = data.r[i], p = data.p[i];
-  if (browser.shade === "probability") return p === null || p > 0.995 ? "" : faded(colour("c-dropped"), Math.min(0.75, 0.75 * (1 - p)));
+  if (browser.shade === "probability") return p === null || p > 0.995 ? "" : faded(colour("c-wrong"), Math.min(0.7, 0.15 + 0.6 * (1 - p)));
   if (browser.shade === "ratio") return !ratio ? "" : faded(colour(ratio > 1 ? "c-after" : "c-wrong"), Math.min(0.7, (0.7 * Math.abs(Math.log(ratio))) / Math.log(1.4)));
   if (browser.shade === "clipped" && data.c[i]) return faded(colour(data.c[i] > 0 ? "c-high" : "c-low"), 0.6);
   return "";
