@@ -53,6 +53,7 @@ def algorithms() -> dict[str, dict[str, Any]]:
     return found | MORE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", algorithms())
 def test_every_algorithm_raises_the_reward(name: str, tmp_path: Path) -> None:
     """From right once in four to right three times in four or better, in a few steps."""
