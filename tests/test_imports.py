@@ -28,7 +28,7 @@ LAYERS: list[set[str]] = [
     {"recipes"},  # data files alone
     {"errors"},
     {"files", "printable", "spans"},  # writing and hashing of files; knows nothing of dapo
-    {"rng", "difficulty", "metric_table"},
+    {"rng", "difficulty", "metric_table", "generated"},
     {"types"},
     {"config"},
     {""},

@@ -9,8 +9,9 @@ import pytest
 import helpers_run as helpers
 from dapo.config import load_config, recipe_names
 from dapo.config.keys import NOT_SETTINGS, all_keys
-from dapo.config.tables import BEGIN, END, WIDTH, page_with_table, recipe_table, short_value, write_page
+from dapo.config.tables import BEGIN, END, WIDTH, page_with_table, recipe_table, short_value
 from dapo.errors import ConfigError
+from dapo.generated import rewrite
 
 PAGE = Path(__file__).parents[1] / "docs/recipes.md"
 BASE = {"model.path": "m", "data.source": "d"}
@@ -31,19 +32,19 @@ def test_writing_the_page_again(tmp_path: Path) -> None:
     """Only what stands between the markers, twice the same; a page without them is refused."""
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}\nof yesterday\n{END}\nafter\n", encoding="utf-8")
-    write_page(page)
+    rewrite(page, page_with_table)
     once = page.read_text(encoding="utf-8")
     assert once.startswith(f"before\n{BEGIN}\n")
     assert once.endswith(f"{END}\nafter\n")
     assert "of yesterday" not in once
-    write_page(page)
+    rewrite(page, page_with_table)
     assert page.read_text(encoding="utf-8") == once
     for text in ("nothing", f"{END} {BEGIN}", BEGIN):
         page.write_text(text, encoding="utf-8")
         with pytest.raises(ConfigError, match="recipe-docs"):
-            write_page(page)
+            rewrite(page, page_with_table)
     with pytest.raises(ConfigError, match=r"no\.md"):
-        write_page(tmp_path / "no.md")
+        rewrite(tmp_path / "no.md", page_with_table)
 
 
 def rows(table: str) -> dict[str, list[str]]:

@@ -5,14 +5,10 @@ python -m dapo.alerts.page docs/alerts.md
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 from dapo.alerts.measures import MEASURES
 from dapo.alerts.rule import Condition, Rule
 from dapo.alerts.rules import RULES
-from dapo.errors import UserError
-from dapo.files import write_text
+from dapo.generated import main, with_part
 
 BEGIN = "<!-- made by `python -m dapo.alerts.page` from the table of rules: begin -->"
 END = "<!-- made by `python -m dapo.alerts.page`: end -->"
@@ -24,12 +20,8 @@ def rules_page() -> str:
 
 
 def page_with_rules(page: str) -> str:
-    """The page with the rules between the two markers. Raises UserError without them."""
-    head, begin, rest = page.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise UserError(f"the page needs the lines {BEGIN} and {END}")
-    return f"{head}{BEGIN}\n\n{rules_page()}\n{END}{tail}"
+    """The page with the rules between the two markers. Raises ConfigError without them."""
+    return with_part(page, BEGIN, END, rules_page())
 
 
 def _section(rule: Rule) -> str:
@@ -59,17 +51,5 @@ def _filled(means: str, value: str, last: str) -> str:
     return means
 
 
-def write_page(path: Path) -> None:
-    """Makes the rules in a page again. Raises UserError."""
-    try:
-        page = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path}: can't be read: {error.strerror}") from None
-    write_text(path, page_with_rules(page))
-
-
 if __name__ == "__main__":
-    try:
-        write_page(Path(sys.argv[1] if len(sys.argv) > 1 else "docs/alerts.md"))
-    except UserError as error:
-        sys.exit(f"error: {error.message}")
+    main(page_with_rules, "docs/alerts.md")

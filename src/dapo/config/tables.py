@@ -5,9 +5,7 @@ python -m dapo.config.tables docs/recipes.md
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from dapo.config.groups import GROUPS, cut_counts, group_of
@@ -16,7 +14,7 @@ from dapo.config.load import load_config, recipe_names
 from dapo.config.schema import Config
 from dapo.config.write import toml_value
 from dapo.errors import ConfigError
-from dapo.files import write_text
+from dapo.generated import main, with_part
 from dapo.printable import one_line
 
 BEGIN = "<!-- made by `make recipe-docs` from the shipped recipes: begin -->"
@@ -81,26 +79,10 @@ def _no_ticks(text: str) -> str:
 
 def page_with_table(page: str) -> str:
     """The page with the table of all shipped recipes between the two markers. Raises ConfigError without them."""
-    head, begin, rest = page.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise ConfigError(f"the page needs the lines {BEGIN} and {END}")
     listed = {name: load_config(name) for name in recipe_names()}
     about = "".join(f"- `{name}`: {config.description}\n" for name, config in listed.items())
-    return f"{head}{BEGIN}\n\n{about}\n{recipe_table(listed)}\n{END}{tail}"
-
-
-def write_page(path: Path) -> None:
-    """Makes the table in a page again. Raises ConfigError."""
-    try:
-        page = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path}: can't be read: {error.strerror}") from None
-    write_text(path, page_with_table(page))
+    return with_part(page, BEGIN, END, f"{about}\n{recipe_table(listed)}")
 
 
 if __name__ == "__main__":
-    try:
-        write_page(Path(sys.argv[1] if len(sys.argv) > 1 else "docs/recipes.md"))
-    except ConfigError as error:
-        sys.exit(f"error: {error.message}")
+    main(page_with_table, "docs/recipes.md")
