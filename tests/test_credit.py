@@ -366,3 +366,21 @@ def test_length_matched_advantages_by_hand() -> None:
     shorter = torch.tensor([[False] * 6] * 3 + [[False] * 5 + [True]])
     uneven = replace(minibatch, loss_mask=minibatch.loss_mask & ~shorter)
     assert batch_metrics(uneven)["advantage/length_matched_mean"] == pytest.approx((4 * 1.0 - 3 * 0.5) / 9)
+
+
+def test_within_a_quarter_lengths_weigh_alike() -> None:
+    """Eight responses of 1 to 8 tokens: quarters of two lengths each, of means 1.5, 3.5, 5.5 and 7.5."""
+    tokens, width = torch.arange(1, 9), torch.arange(10).unsqueeze(0)
+    batch = Batch(
+        draw=torch.arange(8) // 4,
+        prompt_lengths=torch.full((8,), 2),
+        lengths=tokens + 2,
+        token_ids=torch.zeros(8, 10, dtype=torch.long),
+        loss_mask=(width >= 2) & (width < (tokens + 2).unsqueeze(1)),
+        engine_logprobs=torch.zeros(8, 10),
+        advantages=torch.tensor([2.0, -1.0] * 4),
+        row_weights=torch.full((8,), 0.1, dtype=torch.float64),
+    )
+    got = batch_metrics(batch)
+    assert got["advantage/length_weighted_mean"] == pytest.approx((2 * (1 + 3 + 5 + 7) - (2 + 4 + 6 + 8)) / 36)
+    assert got["advantage/length_matched_mean"] == pytest.approx((1.5 + 3.5 + 5.5 + 7.5) * (2 - 1) / 36)
