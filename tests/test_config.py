@@ -29,6 +29,7 @@ from dapo.config import (
 from dapo.config import check as check_function
 from dapo.config import load as load_module
 from dapo.config.check import problems
+from dapo.config.check_scale import scale_problems
 from dapo.config.explain import ELSEWHERE
 from dapo.config.load import all_keys, merge, parse_override, suggest_key
 from dapo.config.reward import function_names
@@ -416,7 +417,17 @@ def own(reward: dict[str, Any]) -> dict[str, Any]:
     return {"data.source": [{"source": "a"}, {"source": "b", "reward": reward}]}
 
 
+STALE: dict[str, Any] = {"pipeline.max_staleness": 1, "algorithm.importance_cap": 2.0}
 COMBINATIONS: list[tuple[dict[str, Any], str]] = [
+    ({"cluster.engines": 2}, 'cluster.engines = 2 needs cluster.kind = "ray"'),
+    ({"cluster.kind": "ray", "learner.kind": "fsdp"}, "set cluster.learner_ranks"),
+    ({"engine.vllm.sleep": True}, 'engine.vllm.sleep needs engine.kind = "vllm"'),
+    ({"pipeline.kv_cache": "recompute"}, "no response outlives a policy"),
+    (STALE | {"pipeline.max_staleness": 2}, "set max_staleness = 1"),
+    (STALE | {"pipeline.swap": "in_flight"}, 'needs sampling.schedule = "streaming"'),
+    (STALE | {"sampling.surplus": "carry", "sampling.max_staleness": 1}, 'set sampling.surplus = "discard"'),
+    ({"pipeline.max_staleness": 1, "algorithm.old_logprobs": "engine"}, "trains on tokens of older policies and needs"),
+    ({"pipeline.max_staleness": 1}, "set algorithm.importance_cap (e.g. 2)"),
     ({"trackers": ["wand"]}, 'trackers = ["wand"]: not known'),
     ({"trackers": ["wandb", "wandb"]}, 'trackers names "wandb" twice'),
     ({"sampling.responses_per_prompt": 1}, "sampling.responses_per_prompt = 1"),
@@ -577,8 +588,8 @@ def test_their_neighbours_can(layer: dict[str, Any]) -> None:
     check(load(layer))
 
 
-def lines_of(layer: Mapping[str, Any]) -> Iterator[int]:
-    """Lines of check.py whose `yield` this layer reaches, whatever else is wrong with it."""
+def lines_of(layer: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """(file, line) of the checks whose `yield` this layer reaches, whatever else is wrong with it."""
     tree: dict[str, Any] = {}
     for key, part in {**BASE, **layer}.items():
         for name in reversed(key.split(".")):
@@ -592,17 +603,18 @@ def lines_of(layer: Mapping[str, Any]) -> Iterator[int]:
         inner = generator
         while isinstance(inner.gi_yieldfrom, types.GeneratorType):  # type: ignore[attr-defined]
             inner = inner.gi_yieldfrom
-        yield inner.gi_frame.f_lineno
+        yield inner.gi_frame.f_code.co_filename, inner.gi_frame.f_lineno
 
 
 def test_every_check_is_provoked() -> None:
     """A check added without a case above fails here."""
-    source = Path(inspect.getfile(check_function)).read_text(encoding="utf-8")
-    yields = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Yield)]
-    reached = {line for layer, _ in COMBINATIONS for line in lines_of(layer)}
-    silent = [n.lineno for n in yields if not reached & set(range(n.lineno, (n.end_lineno or 0) + 1))]
-    assert yields
-    assert not silent, f"no case provokes the check at line {silent} of check.py"
+    reached = {place for layer, _ in COMBINATIONS for place in lines_of(layer)}
+    for file in map(inspect.getfile, (check_function, scale_problems)):
+        yields = [n for n in ast.walk(ast.parse(Path(file).read_text(encoding="utf-8"))) if isinstance(n, ast.Yield)]
+        hit = {line for place, line in reached if place == file}
+        silent = [n.lineno for n in yields if not hit & set(range(n.lineno, (n.end_lineno or 0) + 1))]
+        assert yields
+        assert not silent, f"no case provokes the check at line {silent} of {file}"
 
 
 # --- round trip, documentation, recipes -----------------------------------------------------------

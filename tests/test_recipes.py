@@ -418,7 +418,7 @@ def test_groups_by_what_a_key_changes(key: str, group: str) -> None:
 def test_an_unknown_section_has_no_group() -> None:
     """So that a new one is thought of."""
     with pytest.raises(KeyError):
-        group_of("cluster.kind")
+        group_of("fleet.kind")
 
 
 @pytest.mark.parametrize("side", [0, 1])

@@ -11,6 +11,7 @@
     │   ├── SaveFailed                    a checkpoint could not be written; the older ones stand
     │   ├── SamplingExhausted             dynamic sampling could not fill the batch
     │   ├── NonFiniteGradients            too many skipped updates in a row
+    │   ├── LearnerLost                   a process of the learner died; the newest checkpoint stands
     │   └── SelfCheckFailed      exit 5   the run's own arithmetic does not hold; going on takes a decision
     ├── CheckFailed              exit 4   the command ran; what it checked is not as it should be
     └── EngineError              exit 1   a rollout engine broke its contract
@@ -74,6 +75,10 @@ class SamplingExhausted(Stopped):
 
 class NonFiniteGradients(Stopped):
     """More updates in a row than allowed had non-finite gradients."""
+
+
+class LearnerLost(Stopped):
+    """A process of the learner died, its weights with it; the run can be resumed from its newest checkpoint."""
 
 
 class SelfCheckFailed(Stopped):

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dapo.errors import (
     DapoError,
     Interrupted,
+    LearnerLost,
     NonFiniteGradients,
     SamplingExhausted,
     SaveFailed,
@@ -29,6 +30,8 @@ def saved_on_error(parts: Parts, state: TrainState) -> Iterator[None]:
         parts.saver.ensure(state, learning_rate(state.step, parts.config))
         where = _where(parts, state)
         raise (error if error.message.endswith(where) else type(error)(f"{error}; {where}")) from None
+    except LearnerLost:
+        raise  # nothing is left to be saved
     except (Exception, SystemExit) as error:
         try:
             parts.saver.ensure(state, learning_rate(state.step, parts.config))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from dapo.config.check_scale import scale_problems
 from dapo.config.reward import JUDGES, function_names, has_judge
 from dapo.config.schema import TRACKERS, AlgorithmConfig, Config, LearnerConfig, RewardConfig, SourceConfig
 from dapo.config.sets import HOLDOUT, evaluation_sources, source_tables
@@ -33,6 +34,7 @@ def problems(config: Config) -> Iterator[str]:
     yield from _data(config)
     yield from _ratings(config)
     yield from _trackers(config)
+    yield from scale_problems(config)
 
 
 def _sets(config: Config) -> Iterator[str]:

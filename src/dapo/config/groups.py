@@ -32,6 +32,8 @@ _SECTIONS = {
     "eval": "evaluation",
     "engine": "machine",
     "learner": "machine",
+    "cluster": "machine",
+    "pipeline": "sampling",
     "checkpoint": "other",
     "log": "other",
     "checks": "other",

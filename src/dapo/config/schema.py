@@ -25,6 +25,7 @@ from dapo.config.base import (
 from dapo.config.checks import ChecksConfig
 from dapo.config.data import DataConfig, EvalConfig, SourceConfig
 from dapo.config.reward import Overlong, RewardConfig, RewardFunctionConfig, SourceRewardConfig
+from dapo.config.scale import ClusterConfig, FsdpConfig, PipelineConfig, VllmConfig
 
 SCHEMA_VERSION = 1
 TRACKERS = ("tensorboard", "wandb", "swanlab", "trackio")
@@ -35,11 +36,13 @@ __all__ = [
     "AlgorithmConfig",
     "CheckpointConfig",
     "ChecksConfig",
+    "ClusterConfig",
     "Config",
     "CovarianceConfig",
     "DataConfig",
     "EngineConfig",
     "EvalConfig",
+    "FsdpConfig",
     "KLConfig",
     "LearnerConfig",
     "LogConfig",
@@ -251,18 +254,22 @@ class EngineConfig(Section):
     """The rollout engine."""
 
     kind: str = "torch"
-    """torch (built in), or a name registered under the entry point group dapo.engines."""
+    """torch (built in), vllm (needs pip install "dapo-rl[vllm]"), or a name registered under the entry point group
+    dapo.engines."""
     slots: Int = Field(default=64, ge=8)
-    """Responses decoded at one time."""
+    """Responses decoded at one time, by each engine."""
     reruns: Int = Field(default=3, ge=0)
     """How often a draw that the engine aborts, or failed on, is run again before the run stops."""
+    vllm: VllmConfig = VllmConfig()
+    """Of kind = "vllm"."""
 
 
 class LearnerConfig(Section):
     """The learner."""
 
     kind: str = "torch"
-    """torch (built in), or a name registered under the entry point group dapo.learners."""
+    """torch (built in), fsdp (one rank of a learner that torchrun started), or a name registered under the entry
+    point group dapo.learners."""
     lora_rank: NullableInt = None
     """r of low-rank adapters (LoRA, arXiv 2106.09685): W + (lora_alpha / r) B A is trained in A and B alone.
     "off": all weights are trained. Needs pip install "dapo-rl[lora]"."""
@@ -271,6 +278,8 @@ class LearnerConfig(Section):
     lora_targets: Literal["all-linear", "attention"] = "all-linear"
     """all-linear: every linear layer of the body, but not the head (nor experts that are stored as one tensor).
     attention: those inside attention blocks."""
+    fsdp: FsdpConfig = FsdpConfig()
+    """Of a sharded learner."""
 
 
 class LogConfig(Section):
@@ -304,6 +313,8 @@ class Config(Section):
     checkpoint: CheckpointConfig = CheckpointConfig()
     engine: EngineConfig = EngineConfig()
     learner: LearnerConfig = LearnerConfig()
+    cluster: ClusterConfig = ClusterConfig()
+    pipeline: PipelineConfig = PipelineConfig()
     log: LogConfig = LogConfig()
     checks: ChecksConfig = ChecksConfig()
     trackers: tuple[str, ...] = ()
