@@ -14,8 +14,7 @@ import helpers_run as helpers
 from dapo.batch import make_batch, minibatches, with_advantages
 from dapo.config.schema import Config
 from dapo.run.directory import CHECKS_FILE
-from dapo.sampling import Collected
-from dapo.types import Batch, Finish, Group
+from dapo.types import Batch, Collected, Finish, Group
 from helpers_learner import EOS, config, group, response
 
 __all__ = ["EOS", "Made", "Ran", "collected", "config", "made", "ran", "two_groups"]

@@ -28,8 +28,8 @@ from dapo.learner.base import Trace
 from dapo.learner.lora import LoraLearner
 from dapo.learner.torch_learner import TorchLearner
 from dapo.rollout.torch_engine import TorchEngine
-from dapo.sampling import Collected, Collector
-from dapo.types import Batch, Group, TrainState
+from dapo.sampling import Collector
+from dapo.types import Batch, Collected, Group, TrainState
 from helpers_checks import EOS, ran, resumed
 
 Patch = pytest.MonkeyPatch

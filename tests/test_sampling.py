@@ -18,8 +18,8 @@ from dapo.grading import GroupGrader
 from dapo.ledger import ledger
 from dapo.reward import Scorer
 from dapo.rollout.scripted import Order, Script, ScriptedEngine
-from dapo.sampling import Collected, Collector, check_filled, keep_mask, rollout_params
-from dapo.types import Finish, FinishedDraw, Group, Prompt, Rollout, Score, TrainState, Verdict
+from dapo.sampling import Collector, check_filled, keep_mask, rollout_params
+from dapo.types import Collected, Finish, FinishedDraw, Group, Prompt, Rollout, Score, TrainState, Verdict
 
 # Token 1 is "the answer is right", 2 "wrong", 3 "no answer", 0 padding words, 9 the EOS.
 WORDS = {0: "", 1: "\nAnswer: 7", 2: "\nAnswer: 8", 3: "hm"}

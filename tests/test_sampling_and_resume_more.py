@@ -25,8 +25,8 @@ from dapo.provenance import check_carried, check_nothing_lost
 from dapo.run import checkpoint
 from dapo.run.directory import RunDirectory
 from dapo.run.trackers import FunctionTracker, Trackers
-from dapo.sampling import UNFINISHED, rollout_params
-from dapo.types import Finish, FinishedDraw, Group, Pending, Prompt, TrainState, Verdict
+from dapo.sampling import rollout_params
+from dapo.types import UNFINISHED, Finish, FinishedDraw, Group, Pending, Prompt, TrainState, Verdict
 from test_checkpoint import FakeLearner, content, save, steps_of
 from test_sampling import by_draw, collect, config, tokens
 from test_saver import Slow, saver, until_over

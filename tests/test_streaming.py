@@ -19,8 +19,8 @@ from dapo.ledger import history_after, ledger, totals
 from dapo.loop import check_versions
 from dapo.reward import Scorer
 from dapo.rollout.scripted import Order, Script, ScriptedEngine
-from dapo.sampling import Collected, Collector, draws_allowed
-from dapo.types import Finish, FinishedDraw, Group, Prompt, TrainState
+from dapo.sampling import Collector, draws_allowed
+from dapo.types import Collected, Finish, FinishedDraw, Group, Prompt, TrainState
 from test_sampling import EOS, GROUP, by_draw, collect, config, decode, draws, prompts, shuffled, tokens
 
 STREAM = {"sampling__schedule": "streaming"}

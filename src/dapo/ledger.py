@@ -15,8 +15,7 @@ from dapo.config.schema import Config
 from dapo.difficulty import History, band, difficulty_metrics, predicted_acceptance, updated
 from dapo.grading import mean_or_nan
 from dapo.rng import derive_seed
-from dapo.sampling import Collected
-from dapo.types import Finish, Group, TrainState, Verdict
+from dapo.types import Collected, Finish, Group, TrainState, Verdict
 
 SHIFT = 2  # salt of the resampling behind shift/*
 TOTALS = (

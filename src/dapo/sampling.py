@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 
@@ -30,60 +29,9 @@ from dapo.flight import Flight
 from dapo.grading import GroupGrader, permute_scores
 from dapo.rollout.base import RolloutEngine
 from dapo.spans import span
-from dapo.types import FinishedDraw, Group, Prompt, SamplingParams, TrainState, Verdict
+from dapo.types import UNFINISHED, Collected, FinishedDraw, Group, Prompt, SamplingParams, TrainState, Verdict
 
 PromptSource = Callable[[int], Prompt | None]
-
-# Of Collected: what a filling that goes on after it was exhausted starts from.
-UNFINISHED = ("carried_in", "skipped", "failures", "lost_tokens", "rounds", "rollout_seconds", "grade_seconds")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Collected:
-    """The outcome of one filling.
-
-    kept: the groups to train on, in draw order. groups: every graded group, in draw order.
-    cut: M, how many of these the filling took. carried: how many after them open the next step; the
-    rest is surplus. carried_in: how many came from the step before. cancelled: draws in flight at
-    the cut. next_draw, next_place: where the next step starts. skipped: prompts left out by the
-    curriculum. failures, lost_tokens: see Flight. short: why fewer than N were kept, or "".
-    """
-
-    kept: tuple[Group, ...]
-    groups: tuple[Group, ...]
-    cut: int
-    next_draw: int
-    next_place: int
-    carried: int = 0
-    carried_in: int = 0
-    cancelled: int = 0
-    skipped: int = 0
-    failures: int = 0
-    lost_tokens: int = 0
-    rounds: int = 0
-    rollout_seconds: float = 0.0
-    grade_seconds: float = 0.0
-    short: str = ""
-
-    @property
-    def taken(self) -> tuple[Group, ...]:
-        """The groups up to the cut."""
-        return self.groups[: self.cut]
-
-    @property
-    def left(self) -> tuple[Group, ...]:
-        """The groups that open the next step."""
-        return self.groups[self.cut : self.cut + self.carried]
-
-    @property
-    def unfinished(self) -> dict[str, float]:
-        """The account of a filling that was not finished, for TrainState."""
-        return {name: getattr(self, name) for name in UNFINISHED}
-
-    @property
-    def surplus(self) -> tuple[Group, ...]:
-        """Graded groups that nobody will use."""
-        return self.groups[self.cut + self.carried :]
 
 
 def keep_mask(groups: Sequence[Group], rule: str) -> list[bool]:
@@ -123,6 +71,43 @@ def draws_allowed(sampling: SamplingConfig, *, started: int, graded: int, kept: 
     if sampling.filter == "off":
         limit = min(limit, wanted)
     return max(started, min(graded + size, limit))
+
+
+def group_size(sampling: SamplingConfig, history: History, prompt: Prompt) -> int:
+    """G; less for a prompt that was often right, where min_responses_per_prompt asks for that."""
+    most, least = sampling.responses_per_prompt, sampling.min_responses_per_prompt
+    if least is None:
+        return most
+    return adaptive_size(history.get(prompt.id), prompt.rating, least, most)
+
+
+def check_errors(groups: Sequence[Group], config: Config) -> None:
+    """Raises RewardError when more scores of the last round's worth of groups failed than may."""
+    block = groups[-block_size(config.sampling) :]
+    verdicts = [r.score.verdict for group in block for r in group.rollouts]
+    errors = sum(verdict is Verdict.ERROR for verdict in verdicts)
+    limit = config.reward.max_error_fraction
+    if errors > limit * len(verdicts):
+        raise RewardError(
+            f"{errors} of {len(verdicts)} scores of a round failed, over reward.max_error_fraction = {limit:g}; "
+            "mend the reward function (log.txt holds its messages)"
+        )
+
+
+def why_short(groups: Sequence[Group], kept: int, ended: str, sampling: SamplingConfig) -> str:
+    """Why a filling has too few groups. ended: what the stream of prompts says of its end, or ""."""
+    right = sum(group.num_correct == len(group.rollouts) for group in groups)
+    wrong = sum(group.num_correct == 0 for group in groups)
+    judged = any(r.score.correct is not None for group in groups for r in group.rollouts) or not groups
+    counts = f" ({right} all right, {wrong} all wrong)" if judged else ""
+    limit = f"{sampling.max_rounds} rounds are the limit (sampling.max_rounds)"
+    if sampling.schedule == "streaming":
+        draws = sampling.max_rounds * block_size(sampling)
+        limit = f"{draws} draws are the limit (sampling.max_rounds * gen_prompts)"
+    return (
+        f"dynamic sampling kept {kept} of {sampling.prompts_per_step} groups out of "
+        f"{len(groups)} draws{counts}: {ended or limit}"
+    )
 
 
 def rollout_params(config: Config) -> SamplingParams:
@@ -177,7 +162,7 @@ class _Filling:
     ) -> None:
         self._config, self._grader, self._state = config, grader, state
         self.flight = Flight(engine, rollout_params(config), config.engine.reruns)
-        self._places = _Places(prompt, state, config.sampling)
+        self._places = Places(prompt, state, config.sampling)
         self._started = len(state.carried)
         self._prompts: list[Prompt] = []  # of new draws
         self._held: dict[int, FinishedDraw] = {}  # finished, waiting for lower draws to be graded
@@ -202,7 +187,7 @@ class _Filling:
                 raise Interrupted("sampling was given up before its batch was full")
             self._held.update((finished.draw, finished) for finished in self.flight.poll())
             self._grade_in_order()
-        self._check_errors()
+        check_errors(self._groups, self._config)
         self._groups += self._state.carried[taken_over:]
         return self._collected(time.perf_counter() - start)
 
@@ -216,16 +201,9 @@ class _Filling:
         while self._started < allowed and (prompt := self._places.next()) is not None:
             self._prompts.append(prompt)
             self._started += 1
-            self.flight.submit(self._state.next_draw + len(self._prompts) - 1, prompt, self._group_size(prompt))
+            size = group_size(self._config.sampling, self._state.history, prompt)
+            self.flight.submit(self._state.next_draw + len(self._prompts) - 1, prompt, size)
         self._rounds += self._started > before
-
-    def _group_size(self, prompt: Prompt) -> int:
-        """G; less for a prompt that was often right, where min_responses_per_prompt asks for that."""
-        sampling = self._config.sampling
-        most, least = sampling.responses_per_prompt, sampling.min_responses_per_prompt
-        if least is None:
-            return most
-        return adaptive_size(self._state.history.get(prompt.id), prompt.rating, least, most)
 
     # --- grading in draw order --------------------------------------------------------------------
 
@@ -256,7 +234,7 @@ class _Filling:
                 self._kept.append(len(self._groups))
             self._groups.append(group)
             if len(self._groups) % block_size(self._config.sampling) == 0:
-                self._check_errors()
+                check_errors(self._groups, self._config)
         self._block = []
 
     def _full(self) -> bool:
@@ -280,23 +258,12 @@ class _Filling:
             return max(len(self._groups), len(self._state.carried)) >= self._started
         return max(len(self._groups), len(self._state.carried)) >= self._cut() + self._carried()
 
-    def _check_errors(self) -> None:
-        block = self._groups[-block_size(self._config.sampling) :]
-        verdicts = [r.score.verdict for group in block for r in group.rollouts]
-        errors = sum(verdict is Verdict.ERROR for verdict in verdicts)
-        limit = self._config.reward.max_error_fraction
-        if errors > limit * len(verdicts):
-            raise RewardError(
-                f"{errors} of {len(verdicts)} scores of a round failed, over reward.max_error_fraction = {limit:g}; "
-                "mend the reward function (log.txt holds its messages)"
-            )
-
     # --- the outcome ------------------------------------------------------------------------------
 
     def _collected(self, seconds: float) -> Collected:
         sampling, state = self._config.sampling, self._state
         wanted = sampling.prompts_per_step
-        short = "" if self._full() else self._why_short()
+        short = "" if self._full() else why_short(self._groups, len(self._kept), self._places.ended, sampling)
         cut = len(self._groups) if short else self._cut()
         streaming = sampling.schedule == "streaming"
         cancelled = len(self.flight) + len(self._held)
@@ -322,24 +289,8 @@ class _Filling:
             short=short,
         )
 
-    def _why_short(self) -> str:
-        sampling, groups = self._config.sampling, self._groups
-        right = sum(group.num_correct == len(group.rollouts) for group in groups)
-        wrong = sum(group.num_correct == 0 for group in groups)
-        judged = any(r.score.correct is not None for group in groups for r in group.rollouts) or not groups
-        counts = f" ({right} all right, {wrong} all wrong)" if judged else ""
-        limit = f"{sampling.max_rounds} rounds are the limit (sampling.max_rounds)"
-        if sampling.schedule == "streaming":
-            draws = sampling.max_rounds * block_size(sampling)
-            limit = f"{draws} draws are the limit (sampling.max_rounds * gen_prompts)"
-        why = self._places.ended or limit
-        return (
-            f"dynamic sampling kept {len(self._kept)} of {sampling.prompts_per_step} groups out of "
-            f"{len(groups)} draws{counts}: {why}"
-        )
 
-
-class _Places:
+class Places:
     """Prompts of new draws, in the order of the stream, without those that rest (curriculum)."""
 
     def __init__(self, prompt: PromptSource, state: TrainState, sampling: SamplingConfig) -> None:
@@ -348,6 +299,10 @@ class _Places:
         self._history: History = state.history
         self._ends = [(state.next_place, 0)]  # behind each draw: (place, prompts skipped so far)
         self.ended = ""
+
+    def look(self, state: TrainState) -> None:
+        """Goes on by what a later state knows of the prompts."""
+        self._step, self._history = state.step + 1, state.history
 
     def next(self) -> Prompt | None:
         """The next prompt, or None where the data end or all of them rest."""

@@ -9,10 +9,9 @@ from dapo.credit import Buckets, proxy, row_advantages, table
 from dapo.errors import SaveFailed
 from dapo.learner.base import Trace
 from dapo.parts import Parts, due
-from dapo.sampling import Collected
 from dapo.spans import span
 from dapo.tracing import token_rows
-from dapo.types import Batch, StepReport, TrainState
+from dapo.types import Batch, Collected, StepReport, TrainState
 
 
 @dataclass(frozen=True, slots=True)

@@ -230,6 +230,58 @@ class Pending:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
+# Of Collected: what a filling that goes on after it was exhausted starts from.
+UNFINISHED = ("carried_in", "skipped", "failures", "lost_tokens", "rounds", "rollout_seconds", "grade_seconds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """The outcome of one filling.
+
+    kept: the groups to train on, in draw order. groups: every graded group, in draw order.
+    cut: M, how many of these the filling took. carried: how many after them open the next step; the
+    rest is surplus. carried_in: how many came from the step before. cancelled: draws in flight at
+    the cut. next_draw, next_place: where the next step starts. skipped: prompts left out by the
+    curriculum. failures, lost_tokens: see Flight. short: why fewer than N were kept, or "".
+    """
+
+    kept: tuple[Group, ...]
+    groups: tuple[Group, ...]
+    cut: int
+    next_draw: int
+    next_place: int
+    carried: int = 0
+    carried_in: int = 0
+    cancelled: int = 0
+    skipped: int = 0
+    failures: int = 0
+    lost_tokens: int = 0
+    rounds: int = 0
+    rollout_seconds: float = 0.0
+    grade_seconds: float = 0.0
+    short: str = ""
+
+    @property
+    def taken(self) -> tuple[Group, ...]:
+        """The groups up to the cut."""
+        return self.groups[: self.cut]
+
+    @property
+    def left(self) -> tuple[Group, ...]:
+        """The groups that open the next step."""
+        return self.groups[self.cut : self.cut + self.carried]
+
+    @property
+    def unfinished(self) -> dict[str, float]:
+        """The account of a filling that was not finished, for TrainState."""
+        return {name: getattr(self, name) for name in UNFINISHED}
+
+    @property
+    def surplus(self) -> tuple[Group, ...]:
+        """Graded groups that nobody will use."""
+        return self.groups[self.cut + self.carried :]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainState:
     """Where a run stands. Everything random is a function of this and the seed.
@@ -239,8 +291,11 @@ class TrainState:
     nonfinite_in_a_row: updates skipped since the last good one.
     carried: graded groups that the next step takes before it draws, in draw order.
     unfinished: the account so far of a filling that could not be finished (exhausted), whose draws are
-        among the carried ones; empty otherwise. See sampling.UNFINISHED.
+        among the carried ones; empty otherwise. See UNFINISHED.
     pending: the updates that are left of step + 1, when it was stopped among them.
+    ahead: what was sampled already for the step after this one (or after the pending one), where the engine
+        goes on during updates: a whole filling, or with pipeline.swap = "in_flight" the part that is graded, its cut
+        still 0.
     history: what earlier draws of each prompt showed. totals: the ledger since step 0.
     score: the evaluation after this step (accuracy, or mean reward), where there was one.
     """
@@ -253,6 +308,7 @@ class TrainState:
     unfinished: Mapping[str, float] = field(default_factory=dict)
     carried: tuple[Group, ...] = ()
     pending: Pending | None = None
+    ahead: Collected | None = None
     history: History = field(default_factory=dict)
     totals: Mapping[str, float] = field(default_factory=dict)
     score: float | None = None

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from dapo.checks.findings import Finding
 from dapo.config.schema import Config
-from dapo.sampling import Collected
-from dapo.types import Batch, Finish, Group
+from dapo.types import Batch, Collected, Finish, Group
 
 Bools = NDArray[np.bool_]
 

@@ -19,9 +19,8 @@ from dapo.model.loading import pick_device, pick_dtype
 from dapo.rollout.base import RolloutEngine
 from dapo.run.directory import CHECKS_FILE, RunDirectory
 from dapo.run.view import View
-from dapo.sampling import Collected
 from dapo.spans import span
-from dapo.types import Batch, TrainState
+from dapo.types import Batch, Collected, TrainState
 
 FINDINGS = "checks/findings"
 ADAPTER = ".lora_"  # in the names of what is trained where learner.lora_rank is set
