@@ -30,6 +30,7 @@ NOT_COMPARED = (
     "tokens/per_s",
     "total/device_hours",
     "progress/",
+    "pipeline/",
 )  # what two equal runs may differ in
 
 RECIPE = """

@@ -41,10 +41,11 @@ LAYERS: list[set[str]] = [
     {"advantages"},  # shaped rewards into advantages
     {"grading", "batch", "flight"},  # draws into groups, groups into batches: shared by the layers above
     {"sampling", "evaluate", "run", "cluster"},
+    {"pipeline"},  # sampling beside updates
     {"credit"},  # where an update's gradient comes from
     {"ledger", "metrics", "tracing", "alerts", "checks"},
     {"parts", "provenance"},
-    {"stopping", "shown"},
+    {"stopping", "shown", "probe"},
     {"loop"},
     {"build"},
     {"evaluator", "curate", "rate", "report"},

@@ -459,8 +459,8 @@ def test_an_engine_that_keeps_its_old_weights_is_found_out(tmp_path: Path, monke
 
     inner = TorchEngine.load_weights
 
-    def load_weights(engine: TorchEngine, version: int, tensors: Any) -> None:
-        inner(engine, 0, tensors)
+    def load_weights(engine: TorchEngine, version: int, tensors: Any, **how: Any) -> None:
+        inner(engine, 0, tensors, **how)
 
     monkeypatch.setattr(TorchEngine, "load_weights", load_weights)
     recipe = helpers.write_recipe(tmp_path)

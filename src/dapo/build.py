@@ -36,6 +36,8 @@ from dapo.ledger import Progress
 from dapo.model.loading import check_architecture, eos_ids, load_model, load_tokenizer, pick_device, pick_dtype
 from dapo.objectives import BUILT_IN, clip_bounds
 from dapo.parts import Parts
+from dapo.pipeline import make_supply
+from dapo.pipeline.resume import check_ahead
 from dapo.provenance import (
     check_adapters,
     check_carried,
@@ -56,7 +58,6 @@ from dapo.run.saver import Saver
 from dapo.run.tools import load_functions, make_trackers, missing_notes
 from dapo.run.trackers import Trackers
 from dapo.run.view import View
-from dapo.sampling import Collector
 from dapo.types import Prompt, TrainState
 
 logger = logging.getLogger(__name__)
@@ -236,7 +237,7 @@ def build(
         config=config,
         engine=engine,
         learner=learner,
-        collector=Collector(config, engine, grader, stream.prompt),
+        supply=make_supply(config, engine, grader, stream.prompt),
         epoch_size=stream.epoch_size,
         grader=grader,
         tests=data.tests,
@@ -309,6 +310,7 @@ def resume(
         return parts, TrainState()
     state = found.state
     check_carried(config, state)
+    check_ahead(config, state)
     check_adapters(config_of_run(run), config)
     for line in found.passed_over:
         logger.warning("%s", line)

@@ -1,17 +1,18 @@
 """The data flow of a run, after Algorithm 1 of the paper. Knows Protocols, not backends.
 
 1  for step = 1..M                                             train
-2      sample a batch of prompts                               sample: collector.collect
+2      sample a batch of prompts                               sample: supply.collect
 3      pi_old <- pi_theta                                      finish: engine.load_weights
-4      sample G responses for each prompt from pi_old          sample: collector.collect
-5      compute rewards                                         sample: collector.collect
-6-8    keep groups with 0 < right < G until the buffer is full sample: collector.collect
+4      sample G responses for each prompt from pi_old          sample: supply.collect
+5      compute rewards                                         sample: supply.collect
+6-8    keep groups with 0 < right < G until the buffer is full sample: supply.collect
 9      compute advantages                                      sample: with_advantages
 10     for iteration = 1..mu                                   train
 11         update pi_theta by the objective (Eq. 8)            update: learner.update
 
 Between any two of these calls the state is whole: it can be saved, and going on from it gives the
-same bits as never having stopped.
+same bits as never having stopped. With pipeline.max_staleness the supply goes on with lines 2 to 8 while
+lines 10 and 11 run (`dapo.pipeline`).
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ from dapo.learner.base import Trace
 from dapo.ledger import history_after, ledger, prompts_drawn, totals
 from dapo.metrics import batch_metrics, gap_metrics, kl_metrics, peak_memory, score, traced_metrics, update_metrics
 from dapo.parts import Parts, due, learning_rate
+from dapo.probe import probed
 from dapo.run.signals import StopRequest
-from dapo.sampling import check_filled
+from dapo.sampling import allowed_staleness, check_filled
 from dapo.shown import Seen, report, write_rollouts, write_trace
 from dapo.spans import span
 from dapo.stopping import leave_if_asked, saved_on_error, stop_if_diverged
@@ -47,7 +49,7 @@ def train(parts: Parts, state: TrainState, on_step: Callable[[StepReport], None]
             state is saved, where the disk takes it.
     """
     config, view, saver = parts.config, parts.view, parts.saver
-    with StopRequest(view.say) as stop, saver, parts.trackers:
+    with StopRequest(view.say) as stop, saver, parts.trackers, parts.supply:
         with saved_on_error(parts, state):
             begin(parts, state, stop)
         while state.step < config.train.num_steps:
@@ -55,6 +57,7 @@ def train(parts: Parts, state: TrainState, on_step: Callable[[StepReport], None]
             if state.pending is None:
                 with saved_on_error(parts, state), span("sampling"):
                     state = sample(parts, state, stop)
+            parts.supply.proceed(state, given_up(parts, stop))
             while state.pending is not None and state.pending.minibatches:
                 leave_if_asked(parts, state, stop)
                 state = updated(parts, state)
@@ -91,15 +94,14 @@ def sample(parts: Parts, state: TrainState, stop: StopRequest) -> TrainState:
     """Lines 2 to 9: fills a batch and fixes old log-probs, advantages and denominators of its updates."""
     config, start, step = parts.config, time.perf_counter(), state.step + 1
     parts.view.phase("sampling")
-    given_up = (lambda: stop.requested) if config.checkpoint.on_signal == "step_start" else (lambda: False)
-    collected = parts.collector.collect(state, given_up)
-    after = replace(state, next_draw=collected.next_draw, next_place=collected.next_place)
+    collected = parts.supply.collect(state, given_up(parts, stop))
+    after = replace(state, next_draw=collected.next_draw, next_place=collected.next_place, ahead=None)
     if collected.short:
         unfinished = replace(after, carried=collected.groups, unfinished=collected.unfinished, score=None)
         with saved_on_error(parts, unfinished):
             check_filled(collected, config)
         parts.view.say(collected.short)
-    check_versions(collected.kept, state.version, config.sampling.max_staleness)
+    check_versions(collected.kept, state.version, allowed_staleness(config))
     with span("metrics"):
         metrics = ledger(collected, state, config)
     metrics["data/epoch"] = collected.next_place / parts.epoch_size
@@ -200,21 +202,27 @@ def with_time(state: TrainState, start: float) -> TrainState:
 
 def sync(parts: Parts, version: int) -> float:
     """Hands the policy to the engine as this version; returns what the self-checks found."""
-    with span("sync"):
-        weights = parts.checks.handing(parts.learner)
-        parts.engine.load_weights(version, weights)
-    return parts.checks.handed(version, weights, parts.engine)
+    with parts.supply.exclusive():
+        with span("sync"):
+            weights = parts.checks.handing(parts.learner)
+            asked = {"recompute": True} if parts.config.pipeline.kv_cache == "recompute" else {}
+            parts.engine.load_weights(version, weights, **asked)
+        parts.supply.published(version)
+        return parts.checks.handed(version, weights, parts.engine)
 
 
 def finish(parts: Parts, state: TrainState, stop: StopRequest) -> tuple[TrainState, dict[str, float]]:
     """Line 3 of the next step: the new policy goes to the engine. Evaluates it where that is due."""
+    start = time.perf_counter()
+    state = parts.supply.settle(state)
     assert state.pending is not None
-    step, start = state.step + 1, time.perf_counter()
+    step = state.step + 1
     findings = sync(parts, step)
+    gap, more = probed(parts, state)
     if parts.config.algorithm.kl.reset_every is not None and step % parts.config.algorithm.kl.reset_every == 0:
         parts.learner.reset_reference()
-    metrics = {**state.pending.metrics, **update_metrics(state.pending)}
-    metrics[FINDINGS] = metrics.get(FINDINGS, 0.0) + findings
+    metrics = {**state.pending.metrics, **update_metrics(state.pending), **gap}
+    metrics[FINDINGS] = metrics.get(FINDINGS, 0.0) + findings + more
     metrics["time/step_s"] += time.perf_counter() - start
     if parts.tests and due(step, parts.config.eval.every, parts.config.train.num_steps):
         metrics |= run_evaluation(parts, step, stop).metrics()
@@ -223,12 +231,18 @@ def finish(parts: Parts, state: TrainState, stop: StopRequest) -> tuple[TrainSta
         "checkpoint/failed_saves": float(parts.saver.counted()),
         "grading/lost_workers": float(parts.grader.lost_workers()),
         "time/save_s": parts.saver.seconds(),
-    } | peak_memory()
+    } | (peak_memory() | parts.supply.metrics())
     metrics |= parts.progress.at(step, metrics)
     return replace(state, step=step, version=step, pending=None, score=score(metrics, parts.config.checkpoint)), metrics
 
 
 # --- what a step is made of -----------------------------------------------------------------------
+
+
+def given_up(parts: Parts, stop: StopRequest) -> Callable[[], bool]:
+    """Says that a filling need not be finished: after a signal, as checkpoint.on_signal has it."""
+    at_once = parts.config.checkpoint.on_signal == "step_start"
+    return lambda: at_once and stop.requested
 
 
 def check_versions(groups: Sequence[Group], version: int, max_staleness: int) -> None:
@@ -239,7 +253,7 @@ def check_versions(groups: Sequence[Group], version: int, max_staleness: int) ->
                 if not version - max_staleness <= v <= version:
                     raise EngineError(
                         f"draw {group.draw} holds tokens of policy version {v}, but the step starts from {version} "
-                        f"and sampling.max_staleness is {max_staleness}; the engine did not take the new weights"
+                        f"and max_staleness is {max_staleness}; the engine did not take the new weights"
                     )
 
 
@@ -270,7 +284,7 @@ def with_policies(
 def run_evaluation(parts: Parts, step: int, stop: StopRequest) -> Evaluation:
     """Evaluates the engine's policy on the evaluation sets and writes eval/. A signal gives it up."""
     parts.view.phase("evaluating")
-    with span("evaluation"):
+    with span("evaluation"), parts.supply.quiet():
         result = evaluate(
             parts.engine, parts.grader, parts.tests, parts.config, step=step, stopped=lambda: stop.requested
         )

@@ -165,6 +165,9 @@ progress/accuracy_gain_per_device_hour | 1/h | (sampled/accuracy - that of the f
 data/epoch | epochs | place in the prompt stream / its length
 data/prompts_drawn | prompts | graded draws since step 0
 grading/lost_workers | processes | grading processes that died unasked
+pipeline/learner_wait_s | s | with pipeline.max_staleness: how long the loop waited for draws
+pipeline/engine_wait_s | s | how long the engine had nothing it might sample
+pipeline/batch_age_s | s | from sampled (in_flight: graded, mean of the kept groups) to when the step began
 memory/peak_gb | GiB | largest resident memory of the process so far
 memory/device_peak_gb | GiB | most that torch has held on the CUDA device so far
 checkpoint/failed_saves | saves | checkpoints that could not be written

@@ -13,12 +13,12 @@ from dapo.evaluate.run import Sets
 from dapo.grading import GroupGrader
 from dapo.learner.base import Learner
 from dapo.ledger import Progress
+from dapo.pipeline import Supply
 from dapo.rollout.base import RolloutEngine
 from dapo.run.directory import RunDirectory
 from dapo.run.saver import Saver
 from dapo.run.trackers import Trackers
 from dapo.run.view import View
-from dapo.sampling import Collector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Parts:
     config: Config
     engine: RolloutEngine
     learner: Learner
-    collector: Collector
+    supply: Supply
     epoch_size: int  # draws of one epoch
     grader: GroupGrader
     tests: Sets

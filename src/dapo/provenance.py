@@ -24,7 +24,7 @@ from dapo.run.checkpoint import Checkpoint
 from dapo.run.directory import RunDirectory
 from dapo.run.manifest import MadeOf
 from dapo.run.view import View
-from dapo.sampling import keep_mask
+from dapo.sampling import allowed_staleness, keep_mask
 from dapo.types import TrainState
 
 Settings = dict[str, Any]
@@ -206,7 +206,7 @@ def check_adapters(before: Config, now: Config) -> None:
 
 def check_carried(config: Config, state: TrainState) -> None:
     """Whether the settings still fit the groups that a checkpoint carries. Raises UserError, naming the setting."""
-    sampling = config.sampling
+    sampling, most = config.sampling, allowed_staleness(config)
     informative = 0
     for group, kept in zip(state.carried, keep_mask(state.carried, sampling.filter), strict=True):
         least = sampling.min_responses_per_prompt or sampling.responses_per_prompt
@@ -216,13 +216,13 @@ def check_carried(config: Config, state: TrainState) -> None:
                 f"{len(state.carried)} groups of {len(group.rollouts)}; keep it until they are used up"
             )
         steps_to_wait = informative // sampling.prompts_per_step
-        if steps_to_wait and sampling.surplus == "discard":
+        if steps_to_wait and sampling.surplus == "discard" and not config.pipeline.max_staleness:
             break
         versions = [version for r in group.rollouts for version, _ in r.response.token_versions]
-        if versions and state.version + steps_to_wait - min(versions) > sampling.max_staleness:
+        if versions and state.version + steps_to_wait - min(versions) > most:
             raise UserError(
                 f"the checkpoint carries {len(state.carried)} groups, and some would be trained on more than "
-                f"sampling.max_staleness = {sampling.max_staleness} versions late; keep sampling.surplus, "
+                f"max_staleness = {most} versions late; keep sampling.surplus, pipeline.*, "
                 "max_staleness and prompts_per_step as they were until they are used up"
             )
         informative += kept

@@ -110,6 +110,11 @@ def why_short(groups: Sequence[Group], kept: int, ended: str, sampling: Sampling
     )
 
 
+def allowed_staleness(config: Config) -> int:
+    """Policy versions by which a token may be behind the step that trains on it."""
+    return max(config.sampling.max_staleness, config.pipeline.max_staleness)
+
+
 def rollout_params(config: Config) -> SamplingParams:
     """How training rollouts are sampled: no top-p, the run's seed."""
     sampling = config.sampling
@@ -302,7 +307,7 @@ class Places:
 
     def look(self, state: TrainState) -> None:
         """Goes on by what a later state knows of the prompts."""
-        self._step, self._history = state.step + 1, state.history
+        self._step, self._history, self.ended = state.step + 1, state.history, ""
 
     def next(self) -> Prompt | None:
         """The next prompt, or None where the data end or all of them rest."""

@@ -163,6 +163,14 @@ class SelfChecks:
         self.raise_failed()
         return count
 
+    def probed(self, state: TrainState, mean: float) -> float:
+        """Looks at the mean gap, in nats, of a draw by the engine's newest weights; returns the number of findings."""
+        recorded = state.totals.get(gap.GAP, 0.0)
+        found = self._look("engine_gap", lambda: gap.later_gap(mean, recorded, self._bounds))
+        count = self._settle(found, state.step + 1, "sync")
+        self.raise_failed()
+        return count
+
     def carry(self, count: float) -> None:
         """Findings before the first step, which its metrics will count."""
         self._uncounted += count

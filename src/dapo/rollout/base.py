@@ -33,8 +33,13 @@ class RolloutEngine(Protocol):
     def cancel(self, draws: Collection[int]) -> int:
         """Forget draws; those not in flight are ignored. Returns the tokens sampled for them in vain."""
 
-    def load_weights(self, version: int, tensors: Iterable[tuple[str, Tensor]]) -> None:
-        """Take the policy of a version. Raises EngineError when a weight is missing or unknown."""
+    def load_weights(self, version: int, tensors: Iterable[tuple[str, Tensor]], *, recompute: bool = False) -> None:
+        """Take the policy of a version, between two tokens of what is in flight.
+
+        recompute: keys and values that older weights made are computed anew; else they are kept.
+
+        Raises EngineError when a weight is missing or unknown.
+        """
 
     def weight_samples(self) -> Iterable[tuple[str, Tensor]] | None:
         """`weight_sample` of every weight as it is decoded with, by its plain name and in the engine's own type.

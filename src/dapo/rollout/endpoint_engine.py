@@ -172,7 +172,7 @@ class EndpointEngine:
         self._ended = [asked for asked in self._ended if asked not in gone]
         return sum(response.num_tokens for asked in gone for response in asked.responses.values())
 
-    def load_weights(self, version: int, tensors: Iterable[tuple[str, Tensor]]) -> None:
+    def load_weights(self, version: int, tensors: Iterable[tuple[str, Tensor]], *, recompute: bool = False) -> None:
         """Raises EngineError: a server's weights are its own."""
         raise EngineError("the weights of a server (--endpoint) are its own; it is for evaluation alone")
 

@@ -77,7 +77,7 @@ class ScriptedEngine:
         self._waiting = [waiting for waiting in self._waiting if waiting.draw not in draws]
         return sum(response.num_tokens for waiting in gone for response in waiting.responses)
 
-    def load_weights(self, version: int, tensors: Iterable[tuple[str, Tensor]]) -> None:
+    def load_weights(self, version: int, tensors: Iterable[tuple[str, Tensor]], *, recompute: bool = False) -> None:
         """Only the version is kept."""
         self.version = version
 

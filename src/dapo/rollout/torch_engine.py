@@ -164,8 +164,8 @@ class TorchEngine:
             self._draws.pop(number, None)
         return lost
 
-    def load_weights(self, version: int, tensors: Iterable[tuple[str, Tensor]]) -> None:
-        """Copies every weight in place. Responses in flight keep their cache and go on.
+    def load_weights(self, version: int, tensors: Iterable[tuple[str, Tensor]], *, recompute: bool = False) -> None:
+        """Copies every weight in place. Responses in flight keep their cache and go on, unless `recompute`.
 
         Prompts that wait for slots are prefilled again: the first token of a response comes from
         its prefill, and must belong to the version it carries.
@@ -173,6 +173,10 @@ class TorchEngine:
         self._weights.load(tensors)
         for owner, _ in self._waiting:
             owner.prefilled = None
+        if recompute:
+            for slot, row in enumerate(self._active):
+                seen = [*row.owner.prompt.token_ids.tolist(), *row.tokens[:-1]]  # the latest has no key yet
+                self._cache.copy_prompt(slot, self._prefill([seen])[0].cache)
         self.version = version
 
     def weight_samples(self) -> Iterable[tuple[str, Tensor]]:

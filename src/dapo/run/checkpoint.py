@@ -8,6 +8,7 @@ checkpoints/step_000050-u000003/  in step 51, after 3 of its updates
     state.json              counters, cursors, schedule, totals, digests
     history.json            what earlier draws of each prompt showed
     carried.*, pending.*    groups for the next step; mini-batches left of this one (only where there are any)
+    ahead.*                 what was sampled of the next step already (pipeline.max_staleness)
     manifest.json           size and sha256 of every file, and of itself; written last
 
 A checkpoint whose files are not what its manifest says, to the byte, is passed over. The newest is
@@ -30,7 +31,16 @@ from dapo.config.schema import CheckpointConfig
 from dapo.difficulty import PromptRecord
 from dapo.errors import UserError
 from dapo.files import sha256, sync_directory, sync_tree
-from dapo.run.freeze import floats, freeze_groups, freeze_pending, numbers, thaw_groups, thaw_pending
+from dapo.run.freeze import (
+    floats,
+    freeze_ahead,
+    freeze_groups,
+    freeze_pending,
+    numbers,
+    thaw_ahead,
+    thaw_groups,
+    thaw_pending,
+)
 from dapo.run.manifest import MadeOf
 from dapo.types import Group, TrainState
 
@@ -162,6 +172,10 @@ def _write_files(aside: Path, content: Content, learner: Learner) -> None:
         tensors, data = freeze_groups(state.carried)
         _save_tensors(aside / "carried.safetensors", tensors)
         _save_json(aside / "carried.json", data)
+    if state.ahead is not None:
+        tensors, data = freeze_ahead(state.ahead)
+        _save_tensors(aside / "ahead.safetensors", tensors)
+        _save_json(aside / "ahead.json", data)
     if state.pending is not None:
         tensors, data = freeze_pending(state.pending)
         _save_tensors(aside / "pending.safetensors", tensors)
@@ -344,7 +358,9 @@ def _read(path: Path) -> Checkpoint:
             "go on with the version that wrote it (the run's manifest.json names it)"
         )
     carried: tuple[Group, ...] = ()
-    pending = None
+    pending = ahead = None
+    if (path / "ahead.json").is_file():
+        ahead = thaw_ahead(load_file(path / "ahead.safetensors"), read_json("ahead.json"))
     if (path / "carried.json").is_file():
         carried = thaw_groups(load_file(path / "carried.safetensors"), read_json("carried.json"))
     if (path / "pending.json").is_file():
@@ -353,6 +369,7 @@ def _read(path: Path) -> Checkpoint:
         **{name: data[name] for name in COUNTERS},
         carried=carried,
         pending=pending,
+        ahead=ahead,
         history={key: PromptRecord(**dict(zip(RECORD, row, strict=True))) for key, row in _history(path).items()},
         unfinished=floats(data["unfinished"]),
         totals=floats(data["totals"]),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dapo.types import Batch, Finish, Group, Pending, Prompt, Response, Rollout, Score, Verdict
+from dapo.types import Batch, Collected, Finish, Group, Pending, Prompt, Response, Rollout, Score, Verdict
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -64,6 +64,24 @@ def thaw_groups(tensors: Mapping[str, Tensor], data: Sequence[Mapping[str, Any]]
         )
         for entry in data
     )
+
+
+AHEAD = tuple(f.name for f in fields(Collected) if f.name not in ("kept", "groups"))
+
+
+def freeze_ahead(ahead: Collected) -> Frozen:
+    """What was sampled for the next step; which of its groups are kept is told by their places."""
+    tensors, groups = freeze_groups(ahead.groups)
+    places = {group.draw: place for place, group in enumerate(ahead.groups)}
+    counts = {name: getattr(ahead, name) for name in AHEAD}
+    return tensors, {"groups": groups, "kept": [places[group.draw] for group in ahead.kept], **counts}
+
+
+def thaw_ahead(tensors: Mapping[str, Tensor], data: Mapping[str, Any]) -> Collected:
+    """What `freeze_ahead` was given."""
+    groups = thaw_groups(tensors, data["groups"])
+    kept = tuple(groups[place] for place in data["kept"])
+    return Collected(groups=groups, kept=kept, **{name: data[name] for name in AHEAD})
 
 
 def freeze_pending(pending: Pending) -> Frozen:

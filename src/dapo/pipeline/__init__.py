@@ -1,0 +1,20 @@
+"""Who fills a step's batch, and when: in turns with the updates, or while they run."""
+
+from dapo.config.schema import Config
+from dapo.grading import GroupGrader
+from dapo.pipeline.ahead import Ahead
+from dapo.pipeline.base import Supply, Turns
+from dapo.pipeline.stream import Stream
+from dapo.rollout.base import RolloutEngine
+from dapo.sampling import Collector, PromptSource
+
+__all__ = ["Ahead", "Stream", "Supply", "Turns", "make_supply"]
+
+
+def make_supply(config: Config, engine: RolloutEngine, grader: GroupGrader, prompt: PromptSource) -> Supply:
+    """What `pipeline` asks for; the arguments are those of Collector."""
+    if not config.pipeline.max_staleness:
+        return Turns(Collector(config, engine, grader, prompt))
+    if config.pipeline.swap == "in_flight":
+        return Stream(config, engine, grader, prompt)
+    return Ahead(Collector(config, engine, grader, prompt), config.train.num_steps)

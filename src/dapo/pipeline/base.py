@@ -1,0 +1,90 @@
+"""The seam between sampling and updates, and its simplest form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
+
+from dapo.sampling import Collector
+from dapo.types import Collected, TrainState
+
+Stopped = Callable[[], bool]
+
+
+class Supply(Protocol):
+    """Fills batches. A context: on leaving it nothing is in flight any more.
+
+    The order of calls in a step: collect, proceed, (updates), settle, exclusive and published (new weights),
+    quiet (an evaluation).
+    """
+
+    def __enter__(self) -> Supply: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def collect(self, state: TrainState, stopped: Stopped) -> Collected:
+        """The filling of the step after a state; see `Collector.collect` for what it raises."""
+
+    def proceed(self, state: TrainState, stopped: Stopped) -> None:
+        """A batch is made, `state.pending`: the engine may go on for the steps after it.
+
+        stopped: says that a filling need not be finished any more.
+        """
+
+    def settle(self, state: TrainState) -> TrainState:
+        """The state with what was sampled ahead of it, for the engine's next weights or for a checkpoint.
+
+        Raises what went wrong while sampling.
+        """
+
+    def exclusive(self) -> AbstractContextManager[None]:
+        """Nobody else uses the engine inside; draws may be in flight."""
+
+    def published(self, version: int) -> None:
+        """The engine has the weights of a version."""
+
+    def quiet(self) -> AbstractContextManager[None]:
+        """Nobody else uses the engine inside, and nothing is in flight."""
+
+    def metrics(self) -> dict[str, float]:
+        """Seconds that each side waited for the other since the last call, and how old the batch was."""
+
+
+class Turns:
+    """Sampling and updates take turns: pipeline.max_staleness = 0."""
+
+    def __init__(self, collector: Collector) -> None:
+        self._collector = collector
+
+    def __enter__(self) -> Turns:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing is in flight between two calls."""
+
+    def collect(self, state: TrainState, stopped: Stopped) -> Collected:
+        """See Supply."""
+        return self._collector.collect(state, stopped)
+
+    def proceed(self, state: TrainState, stopped: Stopped) -> None:
+        """See Supply."""
+
+    def settle(self, state: TrainState) -> TrainState:
+        """See Supply."""
+        return state
+
+    def exclusive(self) -> AbstractContextManager[None]:
+        """See Supply."""
+        return nullcontext()
+
+    def published(self, version: int) -> None:
+        """See Supply."""
+
+    def quiet(self) -> AbstractContextManager[None]:
+        """See Supply."""
+        return nullcontext()
+
+    def metrics(self) -> dict[str, float]:
+        """See Supply."""
+        return {}

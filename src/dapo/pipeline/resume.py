@@ -1,0 +1,59 @@
+"""Whether the settings still fit what a checkpoint holds of the next step."""
+
+from __future__ import annotations
+
+from dapo.config.schema import Config
+from dapo.errors import UserError
+from dapo.sampling import keep_mask
+from dapo.types import Collected, TrainState
+
+UNTIL = "until the run has trained on it"
+
+
+def check_ahead(config: Config, state: TrainState) -> None:
+    """Raises UserError, naming the setting, where what was sampled ahead could not be trained on as it is."""
+    ahead, pipeline = state.ahead, config.pipeline
+    if ahead is None or not (ahead.groups or ahead.short):
+        return
+    whole = bool(ahead.cut or ahead.short)
+    was = "between_draws" if whole else "in_flight"
+    if not pipeline.max_staleness or pipeline.swap != was:
+        raise UserError(
+            f'the checkpoint holds what was sampled ahead with pipeline.swap = "{was}", and pipeline.max_staleness = '
+            f'{pipeline.max_staleness}, pipeline.swap = "{pipeline.swap}" could not use it; keep both as they were '
+            f"{UNTIL}"
+        )
+    _check_sizes(config, ahead)
+    if whole:
+        _check_kept(config, ahead)
+    later = state.version + (state.pending is not None)
+    versions = [v for group in ahead.kept for r in group.rollouts for v, _ in r.response.token_versions]
+    if versions and later - min(versions) > pipeline.max_staleness:
+        raise UserError(
+            f"the checkpoint holds the next step's batch, which would be trained on {later - min(versions)} versions "
+            f"late; keep pipeline.max_staleness as it was {UNTIL}"
+        )
+
+
+def _check_sizes(config: Config, ahead: Collected) -> None:
+    sampling = config.sampling
+    least = sampling.min_responses_per_prompt or sampling.responses_per_prompt
+    for group in ahead.groups:
+        if not least <= len(group.rollouts) <= sampling.responses_per_prompt:
+            raise UserError(
+                f"sampling.responses_per_prompt = {sampling.responses_per_prompt}, but the checkpoint holds groups of "
+                f"{len(group.rollouts)} for the next step; keep it {UNTIL}"
+            )
+
+
+def _check_kept(config: Config, ahead: Collected) -> None:
+    sampling = config.sampling
+    groups = zip(ahead.groups, keep_mask(ahead.groups, sampling.filter), strict=True)
+    kept = [group.draw for group, keeps in groups if keeps][: sampling.prompts_per_step]
+    enough = len(kept) == sampling.prompts_per_step or ahead.short
+    if not enough or kept != [group.draw for group in ahead.kept]:
+        raise UserError(
+            f"the checkpoint holds the next step's batch of {len(ahead.kept)} groups, which is not what "
+            f'sampling.prompts_per_step = {sampling.prompts_per_step} and sampling.filter = "{sampling.filter}" '
+            f"would keep; leave both as they were {UNTIL}"
+        )
