@@ -43,7 +43,7 @@ LAYERS: list[set[str]] = [
     {"sampling", "evaluate", "run", "cluster"},
     {"credit"},  # where an update's gradient comes from
     {"ledger", "metrics", "tracing", "alerts", "checks"},
-    {"parts", "provenance"},
+    {"parts", "provenance", "engines"},
     {"stopping", "shown"},
     {"loop"},
     {"build"},

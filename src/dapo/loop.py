@@ -30,7 +30,7 @@ from dapo.evaluate.run import evaluate
 from dapo.learner.base import Trace
 from dapo.ledger import history_after, ledger, prompts_drawn, totals
 from dapo.metrics import batch_metrics, gap_metrics, kl_metrics, peak_memory, score, traced_metrics, update_metrics
-from dapo.parts import Parts, due, learning_rate
+from dapo.parts import Parts, due, learning_rate, rest
 from dapo.run.signals import StopRequest
 from dapo.sampling import check_filled
 from dapo.shown import Seen, report, write_rollouts, write_trace
@@ -93,6 +93,7 @@ def sample(parts: Parts, state: TrainState, stop: StopRequest) -> TrainState:
     parts.view.phase("sampling")
     given_up = (lambda: stop.requested) if config.checkpoint.on_signal == "step_start" else (lambda: False)
     collected = parts.collector.collect(state, given_up)
+    rest(parts)
     after = replace(state, next_draw=collected.next_draw, next_place=collected.next_place)
     if collected.short:
         unfinished = replace(after, carried=collected.groups, unfinished=collected.unfinished, score=None)
@@ -153,6 +154,7 @@ def update(parts: Parts, state: TrainState) -> tuple[TrainState, Seen]:
     """
     pending, start, step = state.pending, time.perf_counter(), state.step + 1
     assert pending is not None
+    rest(parts)
     parts.view.phase("training")
     minibatch, last = pending.minibatches[0], len(pending.minibatches) == 1
     asked = last and due(step, parts.config.log.credit_every, 0)
