@@ -83,7 +83,9 @@ class VllmEngine:
         self._weights = ModelWeights(model, dtype)
         self._folder = TemporaryDirectory(prefix="dapo-vllm-")  # removed by close, or when this process ends
         write_folder(model, dtype, Path(self._folder.name))
-        self._llm: Any = start(self._folder.name, dtype, device, slots, max_tokens, settings)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what vLLM imports and looks at
+            self._llm: Any = start(self._folder.name, dtype, device, slots, max_tokens, settings)
         self._sleeps, self._asleep = settings.sleep, False
         self._unusable = ""  # why nothing can be sampled now
         self._draws: dict[int, DrawInFlight] = {}
@@ -294,18 +296,16 @@ def start(folder: str, dtype: Any, device: str, slots: int, max_tokens: int, set
         ("VLLM_CPU_OMP_THREADS_BIND", "nobind"),  # its own default may bind the learner, too, to one core
     ):
         os.environ.setdefault(name, value)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of torch, on what vLLM imports of it
-        from vllm import LLMEngine
     if device_type() != device:
         raise ConfigError(f'model.device is "{device}" here, but the installed vLLM runs on "{device_type()}"')
     if device == "cpu" and settings.sleep:
         raise ConfigError("engine.vllm.sleep: vLLM can't sleep on a CPU; leave it out")
+    from vllm import LLMEngine
+
     try:
         llm = LLMEngine.from_engine_args(engine_args(folder, dtype, device, slots, max_tokens, settings))
-        llm.add_request(
-            "first", {"prompt_token_ids": [0]}, request_params(SamplingParams(max_new_tokens=1, n=1, seed=0), 0, ())
-        )
+        params = SamplingParams(max_new_tokens=1, n=1, seed=0)
+        llm.add_request("first", {"prompt_token_ids": [0]}, request_params(params, params.seed, ()))
         while llm.has_unfinished_requests():
             llm.step()
     except (RuntimeError, ValueError, NotImplementedError, TypeError, OSError, KeyError) as error:
