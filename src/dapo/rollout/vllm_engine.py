@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
+from weakref import finalize
 
 from dapo.config.scale import VllmConfig
 from dapo.errors import ConfigError, EngineError
@@ -38,6 +39,8 @@ BATCHED_TOKENS = 8192  # of one step, at least; prompts are never split, since s
 CPU_BLOCK = 32  # positions of a block of the KV cache: on a CPU vLLM's own 128 shares no shorter prompt
 CPU_CACHE_GIB = 2.0
 LEAST_TEMPERATURE = 0.01  # vLLM raises lower ones to this without asking; 0 is greedy
+IN_USE: list[Any] = []  # vLLM's engines in this process
+RELEASED: list[Any] = []  # those that wait for the last one in use
 MISSING = 'engine.kind = "vllm": vllm is not installed: pip install "dapo-rl[vllm]"'
 
 
@@ -86,6 +89,9 @@ class VllmEngine:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what vLLM imports and looks at
             self._llm: Any = start(self._folder.name, dtype, device, slots, max_tokens, settings)
+        IN_USE.append(self._llm)
+        self._release = finalize(self, release, self._llm)  # by close, or when nobody holds this engine any more
+        self._release.atexit = False
         self._sleeps, self._asleep = settings.sleep, False
         self._unusable = ""  # why nothing can be sampled now
         self._draws: dict[int, DrawInFlight] = {}
@@ -193,7 +199,7 @@ class VllmEngine:
         if self._llm is None:
             return
         self.cancel(list(self._draws))
-        self._llm.engine_core.shutdown()
+        self._release()
         self._llm = None
         self._folder.cleanup()
 
@@ -339,6 +345,16 @@ def engine_args(folder: str, dtype: Any, device: str, slots: int, max_tokens: in
         disable_log_stats=True,
         use_tqdm_on_load=False,
     )
+
+
+def release(llm: Any) -> None:
+    """Ends vLLM's engines with the last one in use: the end of one takes the process group from all others."""
+    IN_USE.remove(llm)
+    RELEASED.append(llm)
+    if not IN_USE:
+        for ended in RELEASED:
+            ended.engine_core.shutdown()
+        RELEASED.clear()
 
 
 def request_params(params: SamplingParams, seed: int, eos_ids: Collection[int]) -> Any:
