@@ -253,6 +253,7 @@ def test_without_vllm_the_mend_is_told(tmp_path: Path, monkeypatch: pytest.Monke
 def test_closing_removes_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice is safe. vLLM is shut down with the last engine of the process: it would take the others down, too."""
     monkeypatch.setattr(vllm_engine, "IN_USE", [])
+    monkeypatch.setattr(vllm_engine, "RELEASED", [])
     other, another = fake_engine(monkeypatch)
     engine, fake = fake_engine(monkeypatch)
     folder = Path(engine._folder.name)

@@ -349,7 +349,7 @@ def engine_args(folder: str, dtype: Any, device: str, slots: int, max_tokens: in
 
 def release(llm: Any) -> None:
     """Ends vLLM's engines with the last one in use: the end of one takes the process group from all others."""
-    IN_USE.remove(llm)
+    IN_USE[:] = [other for other in IN_USE if other is not llm]
     RELEASED.append(llm)
     if not IN_USE:
         for ended in RELEASED:
