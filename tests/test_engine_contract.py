@@ -7,15 +7,21 @@ vocabulary and responses of up to 16 tokens; where its tokens are a function of 
 
 from __future__ import annotations
 
+import functools
+import importlib.util
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+import torch
 
+from dapo.config.scale import VllmConfig
 from dapo.errors import EngineError
 from dapo.rollout.base import RolloutEngine
 from dapo.rollout.scripted import Order, ScriptedEngine
 from dapo.rollout.torch_engine import TorchEngine
+from dapo.rollout.vllm_engine import VllmEngine
 from dapo.types import Finish, FinishedDraw, Prompt, Response
 from helpers_engine import Responses, collect, ids, params
 from tiny import EOS_ID, model, prompt
@@ -43,6 +49,16 @@ def torch_engine() -> RolloutEngine:
     return TorchEngine(model(4), eos_ids=[EOS_ID, 9, 31], slots=8, max_tokens=64)
 
 
+def vllm_engine() -> RolloutEngine:
+    """vLLM on a tiny model whose heads it has kernels for."""
+    settings = VllmConfig(eager=True, kv_cache_gib=0.05)
+    ends = [EOS_ID, 9, 31]
+    policy = POLICIES["vllm"](4)
+    return VllmEngine(
+        policy, dtype=torch.float32, device="cpu", eos_ids=ends, slots=8, max_tokens=64, settings=settings
+    )
+
+
 ENGINES: dict[str, Callable[[], RolloutEngine]] = {
     "scripted-fifo": lambda: scripted("fifo"),
     "scripted-lifo": lambda: scripted("lifo"),
@@ -50,22 +66,37 @@ ENGINES: dict[str, Callable[[], RolloutEngine]] = {
     "scripted-random": random_order,
     "torch": torch_engine,
 }
+if importlib.util.find_spec("vllm") is not None:  # `make test-vllm`
+    ENGINES["vllm"] = vllm_engine
+POLICIES = defaultdict(lambda: model, {"vllm": functools.partial(model, head_dim=32)})  # what an engine decodes
 LIMIT = 10  # some of the responses end by EOS, some by this
 PROMPTS = [prompt([4 + (5 * i + j) % 50 for j in range(1 + 4 * i)], name=f"p{i}") for i in range(4)]
 
 
 @pytest.fixture(params=ENGINES)
-def make(request: pytest.FixtureRequest) -> Callable[[], RolloutEngine]:
-    """Gives fresh engines of one kind."""
-    return ENGINES[request.param]
+def kind(request: pytest.FixtureRequest) -> str:
+    """Which engine."""
+    return str(request.param)
 
 
 @pytest.fixture
-def engine(make: Callable[[], RolloutEngine]) -> Iterator[RolloutEngine]:
-    """One engine, closed after the test."""
-    made = make()
-    yield made
-    made.close()
+def make(kind: str) -> Iterator[Callable[[], RolloutEngine]]:
+    """Gives fresh engines of one kind, closed after the test."""
+    made: list[RolloutEngine] = []
+
+    def one() -> RolloutEngine:
+        made.append(ENGINES[kind]())
+        return made[-1]
+
+    yield one
+    for engine in made:
+        engine.close()
+
+
+@pytest.fixture
+def engine(make: Callable[[], RolloutEngine]) -> RolloutEngine:
+    """One engine."""
+    return make()
 
 
 def submit(engine: RolloutEngine, draw: int, n: int = 3) -> None:
@@ -210,15 +241,15 @@ def test_any_traffic(engine: RolloutEngine, seed: int) -> None:
         engine.poll()
 
 
-def test_new_weights_mark_the_tokens_after_them(engine: RolloutEngine) -> None:
+def test_new_weights_mark_the_tokens_after_them(engine: RolloutEngine, kind: str) -> None:
     """A draw submitted after load_weights is of the new version alone; those in flight stay and add up."""
     submit(engine, 0)
-    engine.load_weights(1, model(1).named_parameters())
+    engine.load_weights(1, POLICIES[kind](1).named_parameters())
     collect(engine, [0])
     for draw in (1, 2, 3):
         submit(engine, draw)
     engine.poll()
-    engine.load_weights(5, model(2).named_parameters())
+    engine.load_weights(5, POLICIES[kind](2).named_parameters())
     submit(engine, 11)
     done: Responses = {}
     while 11 not in done:

@@ -44,7 +44,7 @@ LAYERS: list[set[str]] = [
     {"pipeline"},  # sampling beside updates
     {"credit"},  # where an update's gradient comes from
     {"ledger", "metrics", "tracing", "alerts", "checks"},
-    {"parts", "provenance"},
+    {"parts", "provenance", "engines"},
     {"stopping", "shown", "probe"},
     {"loop"},
     {"build"},

@@ -34,7 +34,7 @@ def tokenizer() -> Any:
     return wrapped
 
 
-def model(seed: int = 0, *, kv_heads: int = 2, scale: float = 0.3, tied: bool = True) -> Any:
+def model(seed: int = 0, *, kv_heads: int = 2, scale: float = 0.3, tied: bool = True, head_dim: int = 8) -> Any:
     """A random Llama of 2 layers, in float32 and eval mode. `scale` spreads its logits."""
     torch.manual_seed(seed)
     config = LlamaConfig(
@@ -44,6 +44,7 @@ def model(seed: int = 0, *, kv_heads: int = 2, scale: float = 0.3, tied: bool = 
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=kv_heads,
+        head_dim=head_dim,
         max_position_embeddings=256,
         initializer_range=scale,
         tie_word_embeddings=tied,

@@ -26,6 +26,10 @@ from dapo.data import (
     forecast_notes,
     tokenise_data,
 )
+from dapo.engines import BUILT_IN_ENGINES, plugin
+from dapo.engines import Policy as Policy
+from dapo.engines import make_engine as make_engine
+from dapo.engines import max_tokens as max_tokens
 from dapo.errors import ConfigError, UserError
 from dapo.grading import GroupGrader
 from dapo.learner.base import Learner
@@ -51,7 +55,7 @@ from dapo.reward import Scorers
 from dapo.reward.functions import load_function
 from dapo.reward.pool import lost_workers
 from dapo.rollout.base import RolloutEngine
-from dapo.rollout.torch_engine import TorchEngine
+from dapo.rollout.vllm_engine import need_vllm
 from dapo.run import checkpoint, manifest
 from dapo.run.directory import RunDirectory
 from dapo.run.saver import Saver
@@ -63,27 +67,20 @@ from dapo.types import Prompt, TrainState
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """A loaded tokenizer and what it says about ends of text."""
-
-    tokenizer: Any
-    eos_ids: tuple[int, ...]
-
-    def decode(self, token_ids: Any) -> str:
-        """Text of token ids, special tokens left out."""
-        return self.tokenizer.decode(list(token_ids), skip_special_tokens=True)  # type: ignore[no-any-return]
-
-
 def check_inputs(config: Config) -> tuple[Scorers, CheckedData]:
     """Everything that can be checked before a model is loaded: rewards, data, answers."""
     make_objective(config)
     load_functions(config)
     if config.learner.lora_rank is not None:
         need_peft()
-    for field, kind in (("engine", config.engine.kind), ("learner", config.learner.kind)):
-        if kind != "torch":
-            plugin(f"dapo.{field}s", kind, f"{field}.kind", ("torch",))
+    if config.engine.kind == "vllm":
+        need_vllm()
+    for field, kind, built_in in (
+        ("engine", config.engine.kind, BUILT_IN_ENGINES),
+        ("learner", config.learner.kind, ("torch",)),
+    ):
+        if kind not in built_in:
+            plugin(f"dapo.{field}s", kind, f"{field}.kind", built_in)
     scorers = Scorers.of(config)
     checked = check_data(config, scorers.check if scorers.has_correctness else None)
     checked.notes += forecast_notes(config, checked.training, checked.weights) + missing_notes(config)
@@ -103,35 +100,6 @@ def make_objective(config: Config) -> Objective:
     if ":" not in algorithm.objective:
         return plugin("dapo.objectives", algorithm.objective, "algorithm.objective", tuple(BUILT_IN))  # type: ignore[no-any-return]
     return load_function(algorithm.objective, "algorithm.objective")
-
-
-def plugin(group: str, name: str, field: str, built_in: tuple[str, ...]) -> Any:
-    """What a third party registered under an entry point group. Raises ConfigError."""
-    found = {point.name: point for point in importlib.metadata.entry_points(group=group)}
-    if name not in found:
-        known = ", ".join([*built_in, *sorted(found)])
-        raise ConfigError(f'{field} = "{name}": not known; there are: {known}')
-    return found[name].load()
-
-
-def max_tokens(config: Config) -> int:
-    """The longest sequence that training or evaluation can meet."""
-    response = max(config.sampling.max_response_tokens, config.eval.max_response_tokens or 0)
-    return config.data.max_prompt_tokens + response
-
-
-def make_engine(config: Config, model: Any, policy: Policy) -> RolloutEngine:
-    """The engine that `engine.kind` names."""
-    if config.engine.kind != "torch":
-        factory = plugin("dapo.engines", config.engine.kind, "engine.kind", ("torch",))
-        return factory(config, model, policy)  # type: ignore[no-any-return]
-    return TorchEngine(
-        model,
-        eos_ids=policy.eos_ids,
-        slots=config.engine.slots,
-        max_tokens=max_tokens(config),
-        decode=policy.decode,
-    )
 
 
 def make_learner(config: Config, model: Any, reference: Any | None, dtype: Any) -> Learner:
@@ -166,14 +134,17 @@ def make_learner(config: Config, model: Any, reference: Any | None, dtype: Any) 
 
 
 def load_policy(config: Config, tokenizer: Any) -> tuple[Policy, Any, Any]:
-    """(policy, learner's model in float32, engine's model in the compute type)."""
+    """(policy, learner's model in float32, engine's model in the compute type).
+
+    vLLM only reads the weights of the model that it is made of, and holds its own: there the two are one.
+    """
     import torch
 
     device = pick_device(config.model)
     dtype = pick_dtype(config.model, device)
     learner_model = load_model(config.model, torch.float32, device)
     check_architecture(learner_model, max_tokens(config))
-    engine_model = load_model(config.model, dtype, device)
+    engine_model = learner_model if config.engine.kind == "vllm" else load_model(config.model, dtype, device)
     return Policy(tokenizer, eos_ids(learner_model, tokenizer)), learner_model, engine_model
 
 

@@ -122,7 +122,7 @@ def _engine_against_learner(
     config: Config, data: LoadedData, policy: build.Policy, learner_model: Any, engine_model: Any
 ) -> Iterator[Check]:
     """Samples a few responses and compares the engine's log-probs with the learner's."""
-    dtype = next(engine_model.parameters()).dtype
+    dtype = pick_dtype(config.model, pick_device(config.model))
     engine = build.make_engine(config, engine_model, policy)
     scorers, _ = build.check_inputs(config)
     grader = build.make_grader(config, scorers, policy)

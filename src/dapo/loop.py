@@ -31,7 +31,7 @@ from dapo.evaluate.run import evaluate
 from dapo.learner.base import Trace
 from dapo.ledger import history_after, ledger, prompts_drawn, totals
 from dapo.metrics import batch_metrics, gap_metrics, kl_metrics, peak_memory, score, traced_metrics, update_metrics
-from dapo.parts import Parts, due, learning_rate
+from dapo.parts import Parts, due, learning_rate, rest
 from dapo.probe import probed
 from dapo.run.signals import StopRequest
 from dapo.sampling import allowed_staleness, check_filled
@@ -95,6 +95,7 @@ def sample(parts: Parts, state: TrainState, stop: StopRequest) -> TrainState:
     config, start, step = parts.config, time.perf_counter(), state.step + 1
     parts.view.phase("sampling")
     collected = parts.supply.collect(state, given_up(parts, stop))
+    rest(parts)
     after = replace(state, next_draw=collected.next_draw, next_place=collected.next_place, ahead=None)
     if collected.short:
         unfinished = replace(after, carried=collected.groups, unfinished=collected.unfinished, score=None)
@@ -155,6 +156,7 @@ def update(parts: Parts, state: TrainState) -> tuple[TrainState, Seen]:
     """
     pending, start, step = state.pending, time.perf_counter(), state.step + 1
     assert pending is not None
+    rest(parts)
     parts.view.phase("training")
     minibatch, last = pending.minibatches[0], len(pending.minibatches) == 1
     asked = last and due(step, parts.config.log.credit_every, 0)

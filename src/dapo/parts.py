@@ -14,7 +14,7 @@ from dapo.grading import GroupGrader
 from dapo.learner.base import Learner
 from dapo.ledger import Progress
 from dapo.pipeline import Supply
-from dapo.rollout.base import RolloutEngine
+from dapo.rollout.base import Resting, RolloutEngine
 from dapo.run.directory import RunDirectory
 from dapo.run.saver import Saver
 from dapo.run.trackers import Trackers
@@ -57,3 +57,9 @@ def learning_rate(step: int, config: Config) -> float:
 def due(step: int, every: int | None, last: int) -> bool:
     """Whether something of every so many steps, and of the last, is to be done at this one."""
     return step == last or (every is not None and step % every == 0)
+
+
+def rest(parts: Parts) -> None:
+    """Before what the learner does: an engine that shares its GPU gives it back (engine.vllm.sleep), until `sync`."""
+    if parts.config.engine.vllm.sleep and isinstance(parts.engine, Resting):
+        parts.engine.rest()

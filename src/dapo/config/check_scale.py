@@ -41,7 +41,14 @@ def _pipeline(config: Config) -> Iterator[str]:
         )
     if not pipeline.max_staleness:
         return
+    if config.engine.vllm.sleep:
+        yield (
+            "engine.vllm.sleep gives the GPU to the learner during updates, and with pipeline.max_staleness = "
+            f"{pipeline.max_staleness} the engine goes on then; set one of them to its default"
+        )
     wants = f"pipeline.max_staleness = {pipeline.max_staleness}"
+    if config.engine.vllm.sleep:
+        yield f"{wants} samples while the learner updates, and engine.vllm.sleep stops it then; leave one of them out"
     if pipeline.swap == "between_draws" and pipeline.max_staleness > 1:
         yield (
             f'{wants}, but with pipeline.swap = "between_draws" every token is one version old: set max_staleness = 1, '

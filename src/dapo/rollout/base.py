@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from dapo.types import FinishedDraw, Prompt, SamplingParams
 
@@ -49,6 +49,14 @@ class RolloutEngine(Protocol):
 
     def close(self) -> None:
         """Free what the engine holds. Safe to call twice."""
+
+
+@runtime_checkable
+class Resting(Protocol):
+    """An engine that can share its device with the learner."""
+
+    def rest(self) -> None:
+        """Gives memory back until the next `load_weights`, where it was made to do so. Nothing may be in flight."""
 
 
 COLUMNS = 4  # of a weight, spread over its width

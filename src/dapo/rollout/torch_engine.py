@@ -24,6 +24,7 @@ from dapo.rng import Purpose, uniform
 from dapo.rollout.prefill import Prefill, Prefilled
 from dapo.rollout.sampler import sample
 from dapo.rollout.slot_cache import ATTENTION, SlotCache, register
+from dapo.rollout.stop_strings import ends
 from dapo.rollout.weights import EngineWeights
 from dapo.spans import span
 from dapo.types import Finish, FinishedDraw, Prompt, Response, SamplingParams
@@ -280,25 +281,10 @@ class TorchEngine:
     def _finish(self, row: _Row) -> Finish | None:
         if row.tokens[-1] in self._eos:
             return Finish.STOP
-        if row.owner.params.stop and any(string in self._tail(row) for string in row.owner.params.stop):
+        stop = row.owner.params.stop
+        if stop and self._decode is not None and ends(row.tokens, stop, self._decode):
             return Finish.STOP
         return Finish.LENGTH if len(row.tokens) >= row.owner.params.max_new_tokens else None
-
-    def _tail(self, row: _Row) -> str:
-        """Decoded text long enough to hold any stop string that the latest token may have ended.
-
-        A token may be less than a character (bytes) or nothing at all (a special token), so the
-        window grows until its text is long enough.
-        """
-        if self._decode is None:
-            return ""
-        wanted = max(map(len, row.owner.params.stop)) + 8
-        window = wanted
-        text = self._decode(row.tokens[-window:])
-        while len(text) < wanted and window < len(row.tokens):
-            window *= 2
-            text = self._decode(row.tokens[-window:])
-        return text
 
     def _complete(self, row: _Row, finish: Finish) -> None:
         runs: list[tuple[int, int]] = []
