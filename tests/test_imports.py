@@ -37,7 +37,7 @@ LAYERS: list[set[str]] = [
     {"objectives"},  # by their names
     {"model"},
     {"data", "reward", "rollout", "learner"},
-    {"records"},  # rollouts as plain rows
+    {"records", "learners"},  # rollouts as plain rows; the learner of a configuration
     {"advantages"},  # shaped rewards into advantages
     {"grading", "batch", "flight"},  # draws into groups, groups into batches: shared by the layers above
     {"sampling", "evaluate", "run", "cluster"},
