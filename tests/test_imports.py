@@ -28,7 +28,7 @@ LAYERS: list[set[str]] = [
     {"recipes"},  # data files alone
     {"errors"},
     {"files", "printable", "spans"},  # writing and hashing of files; knows nothing of dapo
-    {"rng", "difficulty", "metric_table", "generated"},
+    {"rng", "difficulty", "metric_table", "generated", "plugins"},
     {"types"},
     {"config"},
     {""},
@@ -37,7 +37,7 @@ LAYERS: list[set[str]] = [
     {"objectives"},  # by their names
     {"model"},
     {"data", "reward", "rollout", "learner"},
-    {"records"},  # rollouts as plain rows
+    {"records", "learners"},  # rollouts as plain rows; the learner of a configuration
     {"advantages"},  # shaped rewards into advantages
     {"grading", "batch", "flight"},  # draws into groups, groups into batches: shared by the layers above
     {"sampling", "evaluate", "run", "cluster"},

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import logging
 from collections.abc import Collection
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,22 +24,28 @@ from dapo.data import (
     forecast_notes,
     tokenise_data,
 )
-from dapo.engines import BUILT_IN_ENGINES, plugin
+from dapo.engines import BUILT_IN_ENGINES
 from dapo.engines import Policy as Policy
 from dapo.engines import make_engine as make_engine
 from dapo.engines import max_tokens as max_tokens
 from dapo.errors import ConfigError, UserError
 from dapo.grading import GroupGrader
 from dapo.learner.base import Learner
-from dapo.learner.lora import LoraLearner, LoraSettings, need_peft
-from dapo.learner.settings import LearnerSettings
-from dapo.learner.torch_learner import Objective, TorchLearner
+from dapo.learner.lora import need_peft
+from dapo.learners import (
+    LEARNERS,
+    call_ranks,
+    learner_device,
+    load_reference,
+    make_learner,
+    make_objective,
+)
 from dapo.ledger import Progress
 from dapo.model.loading import check_architecture, eos_ids, load_model, load_tokenizer, pick_device, pick_dtype
-from dapo.objectives import BUILT_IN, clip_bounds
 from dapo.parts import Parts
 from dapo.pipeline import make_supply
 from dapo.pipeline.resume import check_ahead
+from dapo.plugins import plugin
 from dapo.provenance import (
     check_adapters,
     check_carried,
@@ -52,7 +56,6 @@ from dapo.provenance import (
     record_start,
 )
 from dapo.reward import Scorers
-from dapo.reward.functions import load_function
 from dapo.reward.pool import lost_workers
 from dapo.rollout.base import RolloutEngine
 from dapo.rollout.vllm_engine import need_vllm
@@ -77,7 +80,7 @@ def check_inputs(config: Config) -> tuple[Scorers, CheckedData]:
         need_vllm()
     for field, kind, built_in in (
         ("engine", config.engine.kind, BUILT_IN_ENGINES),
-        ("learner", config.learner.kind, ("torch",)),
+        ("learner", config.learner.kind, LEARNERS),
     ):
         if kind not in built_in:
             plugin(f"dapo.{field}s", kind, f"{field}.kind", built_in)
@@ -85,52 +88,6 @@ def check_inputs(config: Config) -> tuple[Scorers, CheckedData]:
     checked = check_data(config, scorers.check if scorers.has_correctness else None)
     checked.notes += forecast_notes(config, checked.training, checked.weights) + missing_notes(config)
     return scorers, checked
-
-
-def make_objective(config: Config) -> Objective:
-    """The per-token loss that `algorithm.objective` names."""
-    algorithm = config.algorithm
-    if algorithm.objective in BUILT_IN:
-        if algorithm.objective in {point.name for point in importlib.metadata.entry_points(group="dapo.objectives")}:
-            raise ConfigError(
-                f'algorithm.objective = "{algorithm.objective}": an installed package registers an objective of this '
-                "built-in name (dapo.objectives); which one is meant can't be told: rename it there, or uninstall it"
-            )
-        return partial(BUILT_IN[algorithm.objective], algorithm)
-    if ":" not in algorithm.objective:
-        return plugin("dapo.objectives", algorithm.objective, "algorithm.objective", tuple(BUILT_IN))  # type: ignore[no-any-return]
-    return load_function(algorithm.objective, "algorithm.objective")
-
-
-def make_learner(config: Config, model: Any, reference: Any | None, dtype: Any) -> Learner:
-    """The learner that `learner.kind` names."""
-    if config.learner.kind != "torch":
-        factory = plugin("dapo.learners", config.learner.kind, "learner.kind", ("torch",))
-        return factory(config, model, reference)  # type: ignore[no-any-return]
-    algorithm, train = config.algorithm, config.train
-    bounds = clip_bounds(algorithm)
-    settings = LearnerSettings(
-        temperature=config.sampling.temperature,
-        tokens_per_microbatch=train.tokens_per_microbatch,
-        packing=train.packing,
-        logits_chunk_tokens=train.logits_chunk_tokens,
-        gradient_checkpointing=train.gradient_checkpointing,
-        weight_decay=train.weight_decay,
-        betas=train.betas,
-        adam_eps=train.adam_eps,
-        max_grad_norm=train.max_grad_norm,
-        ratio_level=bounds.pop("level"),
-        **bounds,
-        importance_cap=algorithm.importance_cap,
-        importance_level=algorithm.importance_level,
-        kl_coef=algorithm.kl.coef if algorithm.kl.place == "loss" else 0.0,
-        kl_estimator=algorithm.kl.estimator,
-        entropy_coef=algorithm.entropy_coef,
-    )
-    objective, lora = make_objective(config), LoraSettings.of(config)
-    if lora is not None:
-        return LoraLearner(model, settings, objective, lora=lora, dtype=dtype, reference=reference)
-    return TorchLearner(model, settings, objective, dtype=dtype, reference=reference)
 
 
 def load_policy(config: Config, tokenizer: Any) -> tuple[Policy, Any, Any]:
@@ -142,7 +99,7 @@ def load_policy(config: Config, tokenizer: Any) -> tuple[Policy, Any, Any]:
 
     device = pick_device(config.model)
     dtype = pick_dtype(config.model, device)
-    learner_model = load_model(config.model, torch.float32, device)
+    learner_model = load_model(config.model, torch.float32, learner_device(config))
     check_architecture(learner_model, max_tokens(config))
     engine_model = learner_model if config.engine.kind == "vllm" else load_model(config.model, dtype, device)
     return Policy(tokenizer, eos_ids(learner_model, tokenizer)), learner_model, engine_model
@@ -181,10 +138,9 @@ def build(
         allowed: what may differ from it, by name (see `manifest.ROOTS`).
     """
     scorers, checked = check_inputs(config)
-    import torch
+    call_ranks(config)
 
-    device = pick_device(config.model)
-    dtype = pick_dtype(config.model, device)
+    dtype = pick_dtype(config.model, pick_device(config.model))
     view.phase("loading the model")
     tokenizer = load_tokenizer(config.model)
     data = tokenise_data(config, checked, tokenizer)
@@ -193,12 +149,12 @@ def build(
     for note in data.notes:
         view.say(f"note: {note}")
     view.say(f"{data_line(data)}; {epoch_words(config, stream.epoch_size)}")
-    reference = load_model(config.model, torch.float32, device) if config.algorithm.kl.place != "off" else None
+    reference = load_reference(config)
     engine, grader = make_engine(config, engine_model, policy), make_grader(config, scorers, policy)
     made_of = made_of_now(config, checked, data, tokenizer, learner_model, policy.eos_ids)
     learner = make_learner(config, learner_model, reference, dtype)
-    if isinstance(learner, LoraLearner):
-        view.say(learner.summary)
+    if summary := getattr(learner, "summary", None):
+        view.say(summary)
     if not run.held:
         run.hold(new=True)
         record_start(run, config, data, made_of)

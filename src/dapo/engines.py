@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from dataclasses import dataclass
 from typing import Any
 
 from dapo.config.schema import Config
-from dapo.errors import ConfigError
 from dapo.model.loading import pick_device, pick_dtype
+from dapo.plugins import plugin
 from dapo.rollout.base import RolloutEngine
 from dapo.rollout.torch_engine import TorchEngine
 from dapo.rollout.vllm_engine import VllmEngine
@@ -26,15 +25,6 @@ class Policy:
     def decode(self, token_ids: Any) -> str:
         """Text of token ids, special tokens left out."""
         return self.tokenizer.decode(list(token_ids), skip_special_tokens=True)  # type: ignore[no-any-return]
-
-
-def plugin(group: str, name: str, field: str, built_in: tuple[str, ...]) -> Any:
-    """What a third party registered under an entry point group. Raises ConfigError."""
-    found = {point.name: point for point in importlib.metadata.entry_points(group=group)}
-    if name not in found:
-        known = ", ".join([*built_in, *sorted(found)])
-        raise ConfigError(f'{field} = "{name}": not known; there are: {known}')
-    return found[name].load()
 
 
 def max_tokens(config: Config) -> int:

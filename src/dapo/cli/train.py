@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +49,13 @@ def train(
     """Train by a recipe, e.g. `dapo train quickstart train.num_steps=5`.
 
     Settings: defaults < recipe < overlays < key=value. `dapo config RECIPE --explain` lists them.
+    Sharded: torchrun --nproc-per-node N -m dapo train RECIPE learner.kind=fsdp
     """
+    if _is_follower():
+        from dapo.learners import follow
+
+        follow()
+        return
     if resume:
         if output_dir:
             raise ConfigError("--resume goes on in the run's own directory; leave --output-dir out")
@@ -78,6 +87,13 @@ def train(
         _finish(parts, as_json)
     finally:
         run.release()
+
+
+def _is_follower() -> bool:
+    """Whether torchrun started this process beside one that trains; asked without loading torch."""
+    return all(os.environ.get(name) for name in ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")) and (
+        os.environ.get("RANK", "0") != "0"
+    )
 
 
 def _resume(
@@ -131,7 +147,8 @@ def _train(parts: Parts, state: Any, profile: bool) -> None:
     from dapo.loop import train as run_loop
 
     if not profile:
-        run_loop(parts, state)
+        with _closing(parts.learner):
+            run_loop(parts, state)
         return
     import torch
 
@@ -142,10 +159,21 @@ def _train(parts: Parts, state: Any, profile: bool) -> None:
     on_cuda = pick_device(parts.config.model).type == "cuda"
     on_step = StepProfile(parts.run, spans.start(torch.cuda.synchronize if on_cuda else lambda: None))
     try:
-        run_loop(parts, state, on_step)
+        with _closing(parts.learner):
+            run_loop(parts, state, on_step)
     finally:
         spans.stop()
         parts.view.show(on_step.table())
+
+
+@contextmanager
+def _closing(learner: Any) -> Iterator[None]:
+    """A learner that has other processes sends them home, however the run ends."""
+    try:
+        yield
+    finally:
+        if (close := getattr(learner, "close", None)) is not None:
+            close()
 
 
 def _dry_run(config: Config, as_json: bool) -> None:

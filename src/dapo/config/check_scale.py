@@ -41,11 +41,6 @@ def _pipeline(config: Config) -> Iterator[str]:
         )
     if not pipeline.max_staleness:
         return
-    if config.engine.vllm.sleep:
-        yield (
-            "engine.vllm.sleep gives the GPU to the learner during updates, and with pipeline.max_staleness = "
-            f"{pipeline.max_staleness} the engine goes on then; set one of them to its default"
-        )
     wants = f"pipeline.max_staleness = {pipeline.max_staleness}"
     if config.engine.vllm.sleep:
         yield f"{wants} samples while the learner updates, and engine.vllm.sleep stops it then; leave one of them out"

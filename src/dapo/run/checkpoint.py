@@ -5,6 +5,7 @@ checkpoints/step_000050-d000012/  step 51 could not be filled: the 12 draws it h
 checkpoints/step_000050-u000003/  in step 51, after 3 of its updates
     model/                  a plain Hugging Face folder (float32) with tokenizer and chat template
     optimizer.safetensors   what else `Learner.state_dict` gives: moments, adapters
+    optimizer/              the same in parts, of a learner with several ranks (see `learner.stored`)
     state.json              counters, cursors, schedule, totals, digests
     history.json            what earlier draws of each prompt showed
     carried.*, pending.*    groups for the next step; mini-batches left of this one (only where there are any)
@@ -31,16 +32,8 @@ from dapo.config.schema import CheckpointConfig
 from dapo.difficulty import PromptRecord
 from dapo.errors import UserError
 from dapo.files import sha256, sync_directory, sync_tree
-from dapo.run.freeze import (
-    floats,
-    freeze_ahead,
-    freeze_groups,
-    freeze_pending,
-    numbers,
-    thaw_ahead,
-    thaw_groups,
-    thaw_pending,
-)
+from dapo.learner.base import SavesItself
+from dapo.run import freeze
 from dapo.run.manifest import MadeOf
 from dapo.types import Group, TrainState
 
@@ -79,11 +72,14 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """What goes into a checkpoint, in host memory, so that a thread can write it while training goes on."""
+    """What goes into a checkpoint, in host memory, so that a thread can write it while training goes on.
+
+    weights, optimizer: None of a learner that writes them itself (`SavesItself`), while training waits.
+    """
 
     state: TrainState
-    weights: Mapping[str, Tensor]
-    optimizer: Mapping[str, Tensor]
+    weights: Mapping[str, Tensor] | None
+    optimizer: Mapping[str, Tensor] | None
     tokenizer: Mapping[str, bytes]
     made_of: MadeOf
     learning_rate: float
@@ -151,8 +147,12 @@ def _write_files(aside: Path, content: Content, learner: Learner) -> None:
     for name, data in content.tokenizer.items():
         (aside / "model" / name).parent.mkdir(parents=True, exist_ok=True)
         (aside / "model" / name).write_bytes(data)
-    learner.save_hf(aside / "model", content.weights)
-    _save_tensors(aside / "optimizer.safetensors", content.optimizer)
+    if content.weights is None or content.optimizer is None:
+        assert isinstance(learner, SavesItself)
+        learner.write_state(aside)
+    else:
+        learner.save_hf(aside / "model", content.weights)
+        _save_tensors(aside / "optimizer.safetensors", content.optimizer)
     _save_json(
         aside / "state.json",
         {"format": FORMAT}
@@ -160,8 +160,8 @@ def _write_files(aside: Path, content: Content, learner: Learner) -> None:
         | {
             "scheduler": {"rollout_steps": state.step, "learning_rate": content.learning_rate},
             "score": state.score,
-            "unfinished": numbers(state.unfinished),
-            "totals": numbers(state.totals),
+            "unfinished": freeze.numbers(state.unfinished),
+            "totals": freeze.numbers(state.totals),
             "digests": dict(content.made_of.digests),
             "described": dict(content.made_of.described),
         },
@@ -169,15 +169,15 @@ def _write_files(aside: Path, content: Content, learner: Learner) -> None:
     records = state.history.items()
     _save_json(aside / "history.json", {key: [getattr(record, name) for name in RECORD] for key, record in records})
     if state.carried:
-        tensors, data = freeze_groups(state.carried)
+        tensors, data = freeze.freeze_groups(state.carried)
         _save_tensors(aside / "carried.safetensors", tensors)
         _save_json(aside / "carried.json", data)
     if state.ahead is not None:
-        tensors, data = freeze_ahead(state.ahead)
+        tensors, data = freeze.freeze_ahead(state.ahead)
         _save_tensors(aside / "ahead.safetensors", tensors)
         _save_json(aside / "ahead.json", data)
     if state.pending is not None:
-        tensors, data = freeze_pending(state.pending)
+        tensors, data = freeze.freeze_pending(state.pending)
         _save_tensors(aside / "pending.safetensors", tensors)
         _save_json(aside / "pending.json", data)
 
@@ -214,6 +214,8 @@ def _difference(aside: Path, content: Content) -> str | None:
             return False
         return torch.equal(one.flatten().view(torch.uint8), other.contiguous().flatten().view(torch.uint8))
 
+    if content.weights is None or content.optimizer is None:
+        return None  # the learner has compared them
     model = sorted((aside / "model").glob("*.safetensors"))
     for wanted, files in ((content.optimizer, [aside / "optimizer.safetensors"]), (content.weights, model)):
         found: set[int] = set()
@@ -360,19 +362,19 @@ def _read(path: Path) -> Checkpoint:
     carried: tuple[Group, ...] = ()
     pending = ahead = None
     if (path / "ahead.json").is_file():
-        ahead = thaw_ahead(load_file(path / "ahead.safetensors"), read_json("ahead.json"))
+        ahead = freeze.thaw_ahead(load_file(path / "ahead.safetensors"), read_json("ahead.json"))
     if (path / "carried.json").is_file():
-        carried = thaw_groups(load_file(path / "carried.safetensors"), read_json("carried.json"))
+        carried = freeze.thaw_groups(load_file(path / "carried.safetensors"), read_json("carried.json"))
     if (path / "pending.json").is_file():
-        pending = thaw_pending(load_file(path / "pending.safetensors"), read_json("pending.json"))
+        pending = freeze.thaw_pending(load_file(path / "pending.safetensors"), read_json("pending.json"))
     state = TrainState(
         **{name: data[name] for name in COUNTERS},
         carried=carried,
         pending=pending,
         ahead=ahead,
         history={key: PromptRecord(**dict(zip(RECORD, row, strict=True))) for key, row in _history(path).items()},
-        unfinished=floats(data["unfinished"]),
-        totals=floats(data["totals"]),
+        unfinished=freeze.floats(data["unfinished"]),
+        totals=freeze.floats(data["totals"]),
         score=data["score"],
     )
     return Checkpoint(path, state, MadeOf(data["digests"], data["described"]))
@@ -384,6 +386,11 @@ def _history(path: Path) -> dict[str, list[int]]:
 
 def restore(checkpoint: Checkpoint, learner: Learner) -> None:
     """Puts weights and optimiser state back into a learner."""
-    from safetensors.torch import load_file
+    from dapo.learner.stored import state_files
 
-    learner.restore(checkpoint.model, load_file(checkpoint.path / "optimizer.safetensors"))
+    if isinstance(learner, SavesItself):
+        learner.read_state(checkpoint.path)
+        return
+    with state_files(checkpoint.path) as files:
+        state = {name: files.whole(name) for name in files.names()}
+    learner.restore(checkpoint.model, state)
