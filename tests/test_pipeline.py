@@ -21,7 +21,7 @@ from dapo.errors import EngineError, Interrupted
 from dapo.grading import GroupGrader
 from dapo.ledger import ledger
 from dapo.loop import check_versions
-from dapo.pipeline import Ahead, Stream
+from dapo.pipeline import Ahead, Stream, make_supply
 from dapo.reward import Scorer
 from dapo.rollout.scripted import Order, ScriptedEngine
 from dapo.rollout.torch_engine import TorchEngine
@@ -396,3 +396,14 @@ def test_ahead_waits_for_nothing_it_has_not_begun() -> None:
     assert supply.metrics() == {"pipeline/learner_wait_s": 0.0, "pipeline/engine_wait_s": 0.0}
     with supply, supply.quiet(), supply.exclusive():
         pass
+
+
+def test_two_sides_on_one_processor_share_its_threads() -> None:
+    """Half for each, at least one; what there was before comes back."""
+    before, seen = torch.get_num_threads(), []
+    made = config(pipeline__max_staleness=1, algorithm__importance_cap=2.0)
+    supply = make_supply(made, ScriptedEngine(by_draw("M")), None, prompts, threads=6)  # type: ignore[arg-type]
+    with supply:
+        seen.append(torch.get_num_threads())
+    assert seen == [3]
+    assert torch.get_num_threads() == before

@@ -164,7 +164,7 @@ def build(
         config=config,
         engine=engine,
         learner=learner,
-        supply=make_supply(config, engine, grader, stream.prompt),
+        supply=make_supply(config, engine, grader, stream.prompt, shared_threads(config)),
         epoch_size=stream.epoch_size,
         grader=grader,
         tests=data.tests,
@@ -178,6 +178,14 @@ def build(
         progress=Progress(run.metrics),
         checks=SelfChecks.of(config, policy.tokenizer, policy.eos_ids, run, view),
     )
+
+
+def shared_threads(config: Config) -> int | None:
+    """Torch's threads where engine and learner compute on this process's processor; None elsewhere."""
+    import torch
+
+    here = config.cluster.kind == "local" and pick_device(config.model).type == "cpu"
+    return torch.get_num_threads() if here else None
 
 
 def make_saver(

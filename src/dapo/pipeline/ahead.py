@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from dapo.errors import Interrupted
-from dapo.pipeline.base import Stopped
+from dapo.pipeline.base import Cores, Stopped
 from dapo.sampling import Collector
 from dapo.types import Collected, TrainState
 
@@ -27,10 +27,11 @@ class Ahead:
     Args:
         collector: fills batches.
         num_steps: nothing is sampled for steps past this one.
+        cores: see Cores.
     """
 
-    def __init__(self, collector: Collector, num_steps: int) -> None:
-        self._collector, self._num_steps = collector, num_steps
+    def __init__(self, collector: Collector, num_steps: int, cores: Cores | None = None) -> None:
+        self._collector, self._num_steps, self._cores = collector, num_steps, cores or Cores()
         self._thread: threading.Thread | None = None
         self._found: Collected | None = None
         self._error: BaseException | None = None
@@ -40,6 +41,7 @@ class Ahead:
         self._age_s: float | None = None
 
     def __enter__(self) -> Ahead:
+        self._cores.take()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -47,6 +49,7 @@ class Ahead:
         self._closing = True
         if self._thread is not None:
             self._thread.join()
+        self._cores.give_back()
 
     def collect(self, state: TrainState, stopped: Stopped) -> Collected:
         """See Supply."""
@@ -72,6 +75,7 @@ class Ahead:
         self._thread.start()
 
     def _fill(self, state: TrainState, stopped: Stopped) -> None:
+        self._cores.take()
         try:
             self._found = self._collector.collect(state, lambda: self._closing or stopped())
         except BaseException as error:

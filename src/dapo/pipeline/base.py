@@ -6,6 +6,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
+import torch
+
 from dapo.sampling import Collector
 from dapo.types import Collected, TrainState
 
@@ -49,6 +51,29 @@ class Supply(Protocol):
 
     def metrics(self) -> dict[str, float]:
         """Seconds that each side waited for the other since the last call, and how old the batch was."""
+
+
+class Cores:
+    """Threads of torch for each side, where both compute on one processor: two full teams would wait for each other.
+
+    Args:
+        each: so many for sampling and for updates; None leaves them alone.
+    """
+
+    def __init__(self, each: int | None = None) -> None:
+        self._each = each
+        self._before: int | None = None
+
+    def take(self) -> None:
+        """For the thread that calls; what it had first is remembered."""
+        if self._each is not None:
+            self._before = self._before or torch.get_num_threads()
+            torch.set_num_threads(self._each)
+
+    def give_back(self) -> None:
+        """What the first thread had."""
+        if self._before is not None:
+            torch.set_num_threads(self._before)
 
 
 class Turns:

@@ -24,7 +24,7 @@ from dapo.config.schema import Config
 from dapo.errors import Interrupted
 from dapo.flight import Flight
 from dapo.grading import GroupGrader
-from dapo.pipeline.base import Stopped
+from dapo.pipeline.base import Cores, Stopped
 from dapo.rollout.base import RolloutEngine
 from dapo.sampling import (
     Places,
@@ -49,10 +49,18 @@ class Stream:
 
     Args:
         config, engine, grader, prompt: see Collector.
+        cores: see Cores.
     """
 
-    def __init__(self, config: Config, engine: RolloutEngine, grader: GroupGrader, prompt: PromptSource) -> None:
-        self._config, self._grader, self._prompt = config, grader, prompt
+    def __init__(
+        self,
+        config: Config,
+        engine: RolloutEngine,
+        grader: GroupGrader,
+        prompt: PromptSource,
+        cores: Cores | None = None,
+    ) -> None:
+        self._config, self._grader, self._prompt, self._cores = config, grader, prompt, cores or Cores()
         self._flight = Flight(engine, rollout_params(config), config.engine.reruns)
         self._changed = threading.Condition()
         self._engine_lock, self._free = threading.Lock(), threading.Event()
@@ -77,6 +85,7 @@ class Stream:
     # --- the seam -------------------------------------------------------------------------------
 
     def __enter__(self) -> Stream:
+        self._cores.take()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -88,6 +97,7 @@ class Stream:
                 self._changed.notify_all()
             self._thread.join()
             self._flight.cancel()
+        self._cores.give_back()
 
     def collect(self, state: TrainState, stopped: Stopped) -> Collected:
         """See Supply."""
@@ -181,6 +191,7 @@ class Stream:
         self._thread.start()
 
     def _run(self) -> None:
+        self._cores.take()
         try:
             while not self._closing:
                 self._free.wait()
