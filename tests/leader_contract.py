@@ -20,7 +20,7 @@ made: list[Leader] = []
 
 def led(model: Any, reference: Any = None) -> Leader:
     """A learner of the given model on all ranks; what the one before left undone is finished first."""
-    joined = line.join("cpu")
+    joined = line.join()
     if made:
         made.pop()._finish_export()
     joined.send({"call": "make", "reference": reference is not None}, named(model, "m.") | named(reference, "r."))
@@ -43,7 +43,7 @@ def filled(tensors: dict[str, Tensor], prefix: str) -> Any:
 
 def follow() -> None:
     """Makes what rank 0 makes, until it has no more tests."""
-    joined, learner = line.join("cpu"), None
+    joined, learner = line.join(), None
     while True:
         header, tensors = joined.receive()
         if header["call"] == "stop":
@@ -61,7 +61,7 @@ def follow() -> None:
 def lead() -> int:
     """Runs the contract's tests, of this learner alone (see LEARNERS there)."""
     contract = Path(__file__).parent / "test_learner_contract.py"
-    code = pytest.main(["-q", "-x", "-p", "no:cacheprovider", str(contract), "-k", "two ranks"])
+    code = pytest.main(["-q", "-x", "-p", "no:cacheprovider", str(contract), "-k", sys.argv[1]])
     sys.modules["leader_contract"].made.pop().close()  # this file runs under another name
     return int(code)
 
