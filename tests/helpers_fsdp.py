@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
@@ -39,3 +43,38 @@ def alone(model: Any = None, **rest: Any) -> FsdpLearner:
     """One of a world of one."""
     world_of_one()
     return fsdp_learner(model, **rest)
+
+
+def start(command: list[str], ranks: int, **environment: str) -> list[subprocess.Popen[str]]:
+    """The same command as several ranks, with the environment that torchrun would give each."""
+    port, source = str(free_port()), Path(__file__).parents[1]
+    common = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(source / "src"), str(source / "tests")]),
+        "OMP_NUM_THREADS": "1",
+        "WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        **environment,
+    }
+    return [
+        subprocess.Popen(
+            [sys.executable, *command],
+            env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(ranks)
+    ]
+
+
+def ended(processes: list[subprocess.Popen[str]], seconds: float) -> list[tuple[int, str, str]]:
+    """(exit code, stdout, stderr) of each; whatever happens, none is left behind."""
+    try:
+        found = [process.communicate(timeout=seconds) for process in processes]
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+    return [(process.returncode, *texts) for process, texts in zip(processes, found, strict=True)]

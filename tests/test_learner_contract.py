@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -51,6 +52,10 @@ LEARNERS: dict[str, Callable[..., Learner]] = {
     ),
     "adapters": lambda model, reference=None: lora_learner(model, reference=reference, tokens_per_microbatch=30),
 }
+if os.environ.get("DAPO_TEST_RANKS"):  # leader_contract.py, which runs as two ranks
+    import leader_contract
+
+    LEARNERS["two ranks"] = leader_contract.led
 
 
 @pytest.fixture(params=LEARNERS)

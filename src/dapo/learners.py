@@ -143,7 +143,7 @@ def call_ranks(config: Config) -> None:
 
     if config.learner.kind == "fsdp":
         try:
-            line.join(pick_device(config.model).type).send({"config": resolve(config)})
+            line.join().send({"config": resolve(config)})
         except RuntimeError as error:
             raise line.lost(error) from error
     elif (line.started_as() or 0) == 0 and line.ranks_started() > 1 and config.cluster.kind == "local":
@@ -157,7 +157,7 @@ def _led(config: Config, model: Any, reference: Any | None, dtype: Any) -> Learn
     from dapo.learner import line
     from dapo.learner.leader import Leader
 
-    joined = line.join(pick_device(config.model).type)
+    joined = line.join()
     try:
         return Leader(sharded_learner(config, model, reference, dtype), joined)
     except RuntimeError as error:
@@ -184,7 +184,7 @@ def follow() -> None:
     logging.getLogger("dapo").setLevel(logging.ERROR)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    joined = line.join("cuda" if torch.cuda.is_available() else "cpu")
+    joined = line.join()
     try:
         header, _ = joined.receive()
         if header.get("call") == "stop":

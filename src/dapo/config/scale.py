@@ -26,7 +26,8 @@ class FsdpConfig(Section):
     """Of a sharded learner (PyTorch FSDP2): learner.kind = "fsdp", or cluster.learner_ranks over 1."""
 
     reshard_after_forward: bool = True
-    """Free a block's gathered weights after its forward pass: less memory, one more gather for the backward pass."""
+    """Free a block's gathered weights after its forward pass: less memory, one more gather for the backward pass, and
+    gradients are reduced in each micro-batch. Off: weights and gradients stay whole on each rank for an update."""
     cpu_offload: bool = False
     """Keep shards and optimiser in host memory."""
 

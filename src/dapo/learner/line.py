@@ -92,16 +92,17 @@ class Line:
 
 
 @functools.cache
-def join(device: str) -> Line:
-    """Joins the other ranks, once in a process. device: "cuda" makes the GPU of LOCAL_RANK the current one.
+def join() -> Line:
+    """Joins the other ranks, once in a process. Where there are GPUs, LOCAL_RANK's becomes the current one.
 
     Raises ConfigError without torchrun's environment.
     """
     need_torchrun()
-    if device == "cuda":
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    gpus = torch.cuda.device_count()
+    if gpus:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % gpus)
     if not dist.is_initialized():
-        dist.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo", timeout=TIMEOUT)
+        dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=TIMEOUT)
     return Line()
 
 
