@@ -48,7 +48,7 @@ LAYERS: list[set[str]] = [
     {"loop"},
     {"build"},
     {"evaluator", "curate", "rate", "report"},
-    {"doctor"},
+    {"doctor", "plan"},
     {"cli"},
     {"__main__"},
 ]
