@@ -22,13 +22,13 @@ CPU_OVERHEAD, GPU_OVERHEAD = 0.7, 1.5
 MOST_GPUS = 100_000
 
 
-class Positive(click.ParamType[float]):
-    """A finite number over 0."""
+class Number(click.ParamType[float]):
+    """A finite number; over 0 unless said otherwise (click's own ranges let NaN pass)."""
 
     name = "number"
 
-    def __init__(self, most: float = 1e15) -> None:
-        self.most = most
+    def __init__(self, most: float = 1e15, least: float = 1e-12) -> None:
+        self.most, self.least = most, least
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """The number; a usage error for anything else."""
@@ -36,12 +36,13 @@ class Positive(click.ParamType[float]):
             number = float(value)
         except (TypeError, ValueError):
             self.fail(f"{value!r} is not a number", param, ctx)
-        if not math.isfinite(number) or not 0 < number <= self.most:
-            self.fail(f"{value}: a number over 0 and up to {self.most:g} is wanted", param, ctx)
+        if not math.isfinite(number) or not self.least <= number <= self.most:
+            wanted = "of 0 or more" if self.least == 0 else "over 0"
+            self.fail(f"{value}: a number {wanted} and up to {self.most:g} is wanted", param, ctx)
         return number
 
 
-AMOUNT, SHARE = Positive(), Positive(1.0)
+AMOUNT, SHARE, ANY = Number(), Number(1.0), Number(least=0.0)
 COUNT = click.IntRange(min=1)
 
 
@@ -56,7 +57,7 @@ COUNT = click.IntRange(min=1)
 @click.option("--pass-rates", metavar="FILE", help="Folder of dapo data rate, table with pass_rate, or histogram.")
 @click.option("--acceptance", type=SHARE, help="Share of draws that is informative, in place of pass rates.")
 @click.option("--response-tokens", type=AMOUNT, metavar="MEAN", help="Mean response length.")
-@click.option("--response-spread", type=click.FloatRange(0, 10), metavar="CV", help="Its standard deviation / mean.")
+@click.option("--response-spread", type=Number(10.0, 0.0), metavar="CV", help="Its standard deviation / mean.")
 @click.option("--prompt-tokens", type=AMOUNT, metavar="MEAN", help="Mean prompt length.")
 @click.option("--decode-tokens-per-s", type=AMOUNT, help="Of one engine, its slots full.")
 @click.option("--train-tokens-per-s", type=AMOUNT, help="Of the learner, all ranks, forward and backward.")
@@ -64,10 +65,10 @@ COUNT = click.IntRange(min=1)
 @click.option("--gpu-bandwidth", type=AMOUNT, metavar="GB_S", help="Of its memory.")
 @click.option("--utilisation", type=SHARE, help="Share of the TFLOP/s that is reached.  [default: 0.4]")
 @click.option("--bandwidth-use", type=SHARE, help="Share of the bandwidth that is reached.  [default: 0.6]")
-@click.option("--grade-ms", type=click.FloatRange(0, 1e6), help="Grading of a response.  [default: 1, or as measured]")
+@click.option("--grade-ms", type=ANY, help="Grading of a response.  [default: 1, or as measured]")
 @click.option("--sync-gb-per-s", type=AMOUNT, help="Weights on their way to the engines.  [default: 10]")
-@click.option("--price", type=click.FloatRange(min=0), help="Of a device for an hour.")
-@click.option("--overhead-gib", type=click.FloatRange(0, 1e6), help="Memory taken before anything is loaded.")
+@click.option("--price", type=ANY, help="Of a device for an hour.")
+@click.option("--overhead-gib", type=ANY, help="Memory taken before anything is loaded.")
 @click.option("--params", type=COUNT, help="Weights of the model, by hand; so each of the following.")
 @click.option("--layers", type=COUNT)
 @click.option("--hidden", type=COUNT)

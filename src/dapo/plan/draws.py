@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from dapo.config.schema import SamplingConfig
 from dapo.difficulty import PromptRecord, adaptive_size, predicted_acceptance
 
+MOST_ROUNDS = 1000  # that are told apart; a step that needs more is as good as endless
+
 
 @dataclass(frozen=True, slots=True)
 class RateShare:
@@ -100,8 +102,8 @@ def plan_draws(sampling: SamplingConfig, acceptance: float, size: float, kept_si
     wanted = sampling.prompts_per_step
     block = sampling.gen_prompts or wanted
     most = sampling.max_rounds * block
-    enough = [1.0 - short_of(wanted, r * block, acceptance) for r in range(1, sampling.max_rounds + 1)]
-    rounds = 1.0 + sum(1.0 - p for p in enough[:-1])
+    short = [short_of(wanted, r * block, acceptance) for r in range(1, min(sampling.max_rounds, MOST_ROUNDS) + 1)]
+    rounds = 1.0 + sum(short[: sampling.max_rounds - 1]) + max(0, sampling.max_rounds - 1 - len(short)) * short[-1]
     taken = wanted / acceptance if acceptance else math.inf
     made = rounds * block if sampling.schedule == "rounds" else min(taken, float(most))
     return Draws(
@@ -111,8 +113,8 @@ def plan_draws(sampling: SamplingConfig, acceptance: float, size: float, kept_si
         taken=taken,
         made=made,
         rounds=rounds if sampling.schedule == "rounds" else math.nan,
-        by_rounds=tuple(enough),
-        exhausted=1.0 - enough[-1],
+        by_rounds=tuple(1.0 - p for p in short),
+        exhausted=short_of(wanted, most, acceptance),
         most=most,
         least_acceptance=min(1.0, wanted / most),
     )

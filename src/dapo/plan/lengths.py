@@ -35,7 +35,7 @@ class Lengths:
 
 
 def stated_lengths(mean: float, spread: float, limit: int, source: str) -> Lengths:
-    """Log-normal lengths cut at `limit`, with this mean after the cut.
+    """Log-normal lengths cut at 1 and `limit`, with this mean after the cut.
 
     Args:
         mean: in tokens, at most `limit`.
@@ -52,7 +52,7 @@ def stated_lengths(mean: float, spread: float, limit: int, source: str) -> Lengt
     low, high = 0.0, max(1.0, limit / float(shape.min()))
     for _ in range(200):  # the mean after the cut grows with the scale
         scale = (low + high) / 2
-        low, high = (scale, high) if np.minimum(shape * scale, limit).mean() < mean else (low, scale)
+        low, high = (scale, high) if np.clip(shape * scale, 1, limit).mean() < mean else (low, scale)
     values = _whole(np.clip(shape * high, 1, limit), round(mean * QUANTILES), limit)
     return Lengths(np.sort(values), source)
 

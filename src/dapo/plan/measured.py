@@ -95,7 +95,7 @@ def decode_speed(runs: Sequence[Run]) -> tuple[Decode, str]:
         seconds = sum(step.metrics["time/rollout_s"] for run in runs for step in run.steps)
         tokens = sum(step.metrics["tokens/generated"] for run in runs for step in run.steps)
         return Decode(
-            row=seconds / tokens
+            row=seconds * runs[0].config.cluster.engines / tokens
         ), "time/rollout_s over tokens/generated, prompts in it (--profile tells more)"
     rows, draws, prefill = [], 0.0, 0.0
     for run in runs:

@@ -111,10 +111,6 @@ class SimEngine:
         """What is in flight is decoded up to now, and given up."""
         self._advance(now)
 
-    def wait(self, seconds: float) -> None:
-        """Somebody else has the device or the process."""
-        self.clock += seconds
-
     def _admit(self) -> list[int]:
         ended = []
         while self._waiting and len(self._active) < self._slots:
@@ -197,19 +193,35 @@ class _Simulation:
         self._draws: list[SimDraw] = []
         self._left: list[int] = []  # responses of each draw still to come
         self._graded = self._kept = self._cut = 0
-        self._grading = self._now = 0.0
+        self._grading = 0.0
+        self._now = 0.0  # of the engines, which stand still while grading goes on
+        self._events: list[tuple[float, int]] = []  # a heap of: next end, engine; one that has changed is put in again
         self._full_at: list[float] = []
 
     def run(self) -> Filling:
         self._start()
         while not self._done():
-            engine = min(self._engines, key=SimEngine.next_event)
-            if engine.next_event() == inf:
+            engine = self._next()
+            if engine is None:
                 break
-            ended = engine.run()
-            self._now = max(self._now, engine.clock)
+            ended = self._engines[engine].run()
+            self._expect(engine)
+            self._now = max(self._now, self._engines[engine].clock)
             self._collect(ended)
         return self._filling()
+
+    def _expect(self, engine: int) -> None:
+        when = self._engines[engine].next_event()
+        if when < inf:
+            heapq.heappush(self._events, (when, engine))
+
+    def _next(self) -> int | None:
+        """The engine whose next end comes first; None where nothing is decoded."""
+        while self._events:
+            when, engine = heapq.heappop(self._events)
+            if when == self._engines[engine].next_event():
+                return engine
+        return None
 
     def _done(self) -> bool:
         if self._kept < self._wanted:
@@ -225,9 +237,13 @@ class _Simulation:
                 one = self._draw()
                 self._draws.append(one)
                 self._left.append(len(one.lengths))
-                engine = min(self._engines, key=lambda engine: engine.outstanding)
-                for number in engine.submit(len(self._draws) - 1, one.lengths, self._now):
+                place = min(range(len(self._engines)), key=lambda place: self._engines[place].outstanding)
+                engine = self._engines[place]
+                ended = engine.submit(len(self._draws) - 1, one.lengths, self._now)
+                self._expect(place)
+                for number in ended:
                     self._left[number] -= 1
+                self._now = max(self._now, engine.clock) if ended else self._now
             self._take()
 
     def _collect(self, ended: Sequence[int]) -> None:
@@ -243,20 +259,13 @@ class _Simulation:
             if self._kept >= self._wanted and self._sampling.schedule == "streaming":
                 break
             one = self._draws[self._graded]
-            self._wait(self._grade * len(one.lengths))
+            self._grading += self._grade * len(one.lengths)
             self._graded += 1
             if one.kept and self._kept < self._wanted:
                 self._kept, self._cut = self._kept + 1, self._graded
                 if self._kept % self._sampling.prompts_per_step == 0:
-                    self._full_at.append(max(engine.clock for engine in self._engines))
+                    self._full_at.append(self._now + self._grading)
         return self._graded > before
-
-    def _wait(self, seconds: float) -> None:
-        if seconds:
-            self._grading += seconds
-            self._now += seconds
-            for engine in self._engines:
-                engine.wait(seconds)
 
     def _filling(self) -> Filling:
         full = self._kept >= self._wanted
@@ -265,7 +274,7 @@ class _Simulation:
             engine.stop(self._now)
         taken = self._draws[:cut]
         return Filling(
-            seconds=self._now,
+            seconds=self._now + self._grading,
             grading=self._grading,
             draws=cut,
             started=len(self._draws),
@@ -274,6 +283,6 @@ class _Simulation:
             tokens=sum(engine.tokens for engine in self._engines),
             kept_tokens=sum(sum(one.lengths) for one in taken if one.kept),
             taken_tokens=sum(sum(one.lengths) for one in taken),
-            used=sum(engine.occupied for engine in self._engines) / max(self._now * self._slots, 1e-300),
+            used=sum(engine.occupied for engine in self._engines) / max((self._now + self._grading) * self._slots, 1e-300),
             full_at=tuple(self._full_at),
         )

@@ -18,7 +18,7 @@ from dapo.plan.simulate import Filling, SimDraw, SimEngine, fill
 from dapo.plan.speed import Decode
 
 MANY = 3_000_000  # responses of a filling; more are not simulated
-REPEATS, RESPONSES = 8, 200_000  # of fillings, and of responses simulated for each schedule
+REPEATS, RESPONSES = 8, 60_000  # of fillings, and of responses simulated for each schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
