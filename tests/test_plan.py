@@ -238,7 +238,9 @@ def test_a_reference_is_there_only_for_a_kl() -> None:
 
 def test_checkpointing_keeps_inputs_of_layers_alone() -> None:
     """4 H bytes a layer and token, and one layer whole."""
-    with_it = parts(load_config("quickstart", {"train.gradient_checkpointing": True}), KNOWN["HuggingFaceTB/SmolLM2-135M"])
+    with_it = parts(
+        load_config("quickstart", {"train.gradient_checkpointing": True}), KNOWN["HuggingFaceTB/SmolLM2-135M"]
+    )
     without = parts(load_config("quickstart"), KNOWN["HuggingFaceTB/SmolLM2-135M"])
     config = load_config("quickstart")
     each = memory.activation_bytes(config, KNOWN["HuggingFaceTB/SmolLM2-135M"], 2)
@@ -250,7 +252,9 @@ def test_checkpointing_keeps_inputs_of_layers_alone() -> None:
 
 def test_a_microbatch_is_the_budget_a_row_over_it_or_the_whole_mini_batch() -> None:
     """Quickstart: 8 prompts of 64 and 64 responses of 12 are 1280, over its 1024."""
-    assert memory.microbatch_tokens(load_config("quickstart", {"train.tokens_per_microbatch": 5000})) == 8 * 64 + 64 * 12
+    assert (
+        memory.microbatch_tokens(load_config("quickstart", {"train.tokens_per_microbatch": 5000})) == 8 * 64 + 64 * 12
+    )
     assert memory.microbatch_tokens(load_config("quickstart", {"train.tokens_per_microbatch": 10})) == 64 + 12
     padded = load_config("quickstart", {"train.tokens_per_microbatch": 50_000, "train.packing": "padded"})
     assert memory.microbatch_tokens(padded) == 64 * (64 + 12)
@@ -315,7 +319,7 @@ def test_expected_draws_are_n_over_the_mean_acceptance() -> None:
     assert acceptance == pytest.approx(0.574256, abs=1e-6)
     draws = plan_draws(load_config("dapo").sampling, acceptance, size, kept_size)
     assert draws.taken == pytest.approx(891.59, abs=0.01)
-    assert 512 * (1 / 0.999969 + 1 / 0.148542) / 2 == pytest.approx(1979.4, abs=0.1)
+    assert pytest.approx(1979.4, abs=0.1) == 512 * (1 / 0.999969 + 1 / 0.148542) / 2
 
 
 def test_ten_rounds_of_1536_suffice_for_512_only_over_a_thirtieth() -> None:
@@ -349,7 +353,9 @@ def test_rounds_by_hand() -> None:
 @given(wanted=st.integers(1, 8), draws=st.integers(0, 20), acceptance=st.floats(0, 1))
 def test_falling_short_is_a_binomial_sum(wanted: int, draws: int, acceptance: float) -> None:
     """Against the sum itself."""
-    total = sum(math.comb(draws, k) * acceptance**k * (1 - acceptance) ** (draws - k) for k in range(min(wanted, draws + 1)))
+    total = sum(
+        math.comb(draws, k) * acceptance**k * (1 - acceptance) ** (draws - k) for k in range(min(wanted, draws + 1))
+    )
     assert short_of(wanted, draws, acceptance) == pytest.approx(total, abs=1e-9)
 
 
@@ -406,9 +412,9 @@ def test_work_by_hand() -> None:
 
 def test_a_decode_step_is_bounded_by_reading_or_by_multiplying() -> None:
     """7 billion weights in bfloat16 at 1 TB/s: 14 ms; at 100 TFLOP/s a row takes 141 us, so 100 rows are about even."""
-    from dapo.plan.lengths import Lengths
-
     import numpy as np
+
+    from dapo.plan.lengths import Lengths
 
     lengths = Lengths(np.array([100]), "")
     decode = derived_decode(SHAPE, lengths, 10, flops=1e14, bandwidth=1e12, bytes_each=2, block=1)
@@ -482,7 +488,14 @@ def test_a_plan_says_where_everything_comes_from() -> None:
         assert title in out
     found = planned("math-7b-8gpu", "--gpus", "8", "--gpu", "h100", "--price", "2.5")
     kinds = {one["source"].split(":")[0] for one in found["assumptions"]}
-    assert kinds <= {"measured", "stated", "derived", "default", "left out", "built-in table, as the model's published config.json has it"}
+    assert kinds <= {
+        "measured",
+        "stated",
+        "derived",
+        "default",
+        "left out",
+        "built-in table, as the model's published config.json has it",
+    }
 
 
 def test_money_and_hours_are_the_step_s() -> None:
@@ -524,6 +537,17 @@ def test_nonzero_std_says_that_pass_rates_may_tell_too_little() -> None:
     """A note."""
     found = planned("tiny", "--gpu-memory", "8", "sampling.filter=nonzero_std")
     assert any("nonzero_std" in note for note in found["notes"])
+
+
+def test_what_is_not_planned_is_said(tmp_path: Path) -> None:
+    """Carried surplus, a curriculum, rates of another model."""
+    run = made_run(tmp_path / "run", [step(1)])
+    words = ("sampling.surplus=carry", "sampling.max_staleness=1", "algorithm.old_logprobs=learner", "algorithm.importance_cap=2",
+             "sampling.skip_solved_after=2", "model.path=Qwen/Qwen2.5-0.5B", "--measured", str(run))  # fmt: skip
+    notes = "\n".join(planned("tiny", "--gpu-memory", "80", *words)["notes"])
+    assert 'sampling.surplus = "carry" is planned as "discard"' in notes
+    assert "sampling.skip_solved_after is not planned" in notes
+    assert "rates are of another model.path: " in notes
 
 
 def test_nothing_informative_never_fills(tmp_path: Path) -> None:
@@ -634,7 +658,20 @@ def test_a_model_s_config_that_says_too_little(tmp_path: Path, config: str, said
 
 def test_dimensions_by_hand_need_no_model() -> None:
     """All of them, or some over what is known."""
-    words = ["--layers", "2", "--hidden", "64", "--intermediate", "128", "--heads", "4", "--kv-heads", "2", "--vocabulary", "53"]
+    words = [
+        "--layers",
+        "2",
+        "--hidden",
+        "64",
+        "--intermediate",
+        "128",
+        "--heads",
+        "4",
+        "--kv-heads",
+        "2",
+        "--vocabulary",
+        "53",
+    ]
     found = planned("tiny", "--gpu-memory", "8", "model.path=some/model", *words)
     assert found["model"]["total"] == 77_440
     assert planned("tiny", "--gpu-memory", "8", "--params", "1000000")["model"]["total"] == 1_000_000

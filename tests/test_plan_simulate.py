@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dapo.config.schema import SamplingConfig
-from dapo.plan.draws import RateShare, uniform_rates
-from dapo.plan.draws import PassRates
+from dapo.plan.draws import PassRates, RateShare, uniform_rates
 from dapo.plan.layout import Layout
 from dapo.plan.lengths import Lengths, measured_lengths, stated_lengths
 from dapo.plan.simulate import Filling, SimDraw, SimEngine, allowed, fill

@@ -112,7 +112,7 @@ def make_plan(config: Config, shape: Shape, given: Given) -> Plan:
         lengths=lengths,
         work=done,
         assumptions=(*told, *of_pace),
-        notes=(*notes, *about_pace, *_idle(layout)),
+        notes=(*notes, *about_pace, *_caveats(config, given), *_idle(layout)),
     )
 
 
@@ -216,6 +216,28 @@ def _timings(
         grade=known.learn.grade,
         expected=draws.made * draws.size,
     )
+
+
+def _caveats(config: Config, given: Given) -> list[str]:
+    """What the plan does not follow the configuration in, and runs that were measured under another."""
+    found = []
+    if config.sampling.surplus == "carry":
+        found.append('sampling.surplus = "carry" is planned as "discard": what is carried saves draws')
+    if config.sampling.skip_solved_after is not None:
+        found.append("sampling.skip_solved_after is not planned: fewer draws may be all right than the pass rates say")
+    for kind, built_in in ((config.engine.kind, ("torch", "vllm")), (config.learner.kind, ("torch", "fsdp"))):
+        if kind not in built_in:
+            found.append(f'"{kind}" is planned as "{built_in[0]}"')
+    for run in given.runs:
+        for key, own, other in (
+            ("model.path", config.model.path, run.config.model.path),
+            ("engine.kind", config.engine.kind, run.config.engine.kind),
+            ("learner.kind", config.learner.kind, run.config.learner.kind),
+            ("model.dtype", config.model.dtype, run.config.model.dtype),
+        ):
+            if own != other:
+                found.append(f'rates are of another {key}: {run.name} has "{other}", this is "{own}"')
+    return found
 
 
 def _idle(layout: Layout) -> list[str]:

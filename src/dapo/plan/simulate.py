@@ -283,6 +283,7 @@ class _Simulation:
             tokens=sum(engine.tokens for engine in self._engines),
             kept_tokens=sum(sum(one.lengths) for one in taken if one.kept),
             taken_tokens=sum(sum(one.lengths) for one in taken),
-            used=sum(engine.occupied for engine in self._engines) / max((self._now + self._grading) * self._slots, 1e-300),
+            used=sum(engine.occupied for engine in self._engines)
+            / max((self._now + self._grading) * self._slots, 1e-300),
             full_at=tuple(self._full_at),
         )
