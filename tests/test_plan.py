@@ -118,8 +118,13 @@ def gguf(path: Path, *, version: int = 3, tensors: int | None = None, cut: int =
     def string(text: str) -> bytes:
         return struct.pack("<Q", len(text)) + text.encode()
 
-    counts = {"block_count": 2, "embedding_length": 32, "feed_forward_length": 64, "attention.head_count": 4,
-              "attention.head_count_kv": 2}  # fmt: skip
+    counts = {
+        "block_count": 2,
+        "embedding_length": 32,
+        "feed_forward_length": 64,
+        "attention.head_count": 4,
+        "attention.head_count_kv": 2,
+    }
     entries = [string("general.architecture") + struct.pack("<I", 8) + string("llama")]
     entries += [string(f"llama.{key}") + struct.pack("<II", 4, value) for key, value in counts.items() if fields]
     words = b"".join(map(string, ["a", "bc"]))
@@ -183,8 +188,15 @@ def test_what_is_copied_from_other_rooms_is_what_they_have() -> None:
 
 def test_the_cache_is_as_large_as_the_engine_s(tmp_path: Path) -> None:
     """Against the tensors that the embedded engine allocates: 20 slots are 24, 16 + 5 positions are 24."""
-    config = load_config("tiny", {"engine.slots": 20, "data.max_prompt_tokens": 16, "sampling.max_response_tokens": 5,
-                                  "model.path": str(tiny.folder(tmp_path / "model"))})  # fmt: skip
+    config = load_config(
+        "tiny",
+        {
+            "engine.slots": 20,
+            "data.max_prompt_tokens": 16,
+            "sampling.max_response_tokens": 5,
+            "model.path": str(tiny.folder(tmp_path / "model")),
+        },
+    )
     engine = torch_engine.TorchEngine(tiny.model(), eos_ids=[1], slots=20, max_tokens=21)
     held = sum(tensor.numel() * 4 for tensor in (*engine._cache.keys, *engine._cache.values))
     assert parts(config, find_shape(config.model, {}), CPU)["KV cache"] == held
@@ -266,8 +278,10 @@ def test_logits_are_kept_up_to_a_bound_and_made_again_beyond() -> None:
     small = parts(load_config("quickstart"), shape, CPU)["logits"]
     tokens = memory.response_tokens(load_config("quickstart"))
     assert small == 4 * 49152 * (tokens + min(tokens, 1024))
-    large = load_config("quickstart", {"train.tokens_per_microbatch": 20_000, "sampling.prompts_per_step": 256,
-                                     "sampling.max_rounds": 100})  # fmt: skip
+    large = load_config(
+        "quickstart",
+        {"train.tokens_per_microbatch": 20_000, "sampling.prompts_per_step": 256, "sampling.max_rounds": 100},
+    )
     assert parts(large, shape, CPU)["logits"] == 3 * 4 * 49152 * 1024
 
 
@@ -341,8 +355,15 @@ def test_rounds_by_hand() -> None:
 
     P(K(4) < 2) = (1 + 4) / 16, P(K(6) < 2) = (1 + 6) / 64. Mean rounds 1 + 3/4 + 5/16 = 2.0625; draws made 4.125.
     """
-    sampling = load_config("tiny", {"sampling.prompts_per_step": 2, "sampling.gen_prompts": 2, "sampling.max_rounds": 3,
-                                    "train.updates_per_step": 1}).sampling  # fmt: skip
+    sampling = load_config(
+        "tiny",
+        {
+            "sampling.prompts_per_step": 2,
+            "sampling.gen_prompts": 2,
+            "sampling.max_rounds": 3,
+            "train.updates_per_step": 1,
+        },
+    ).sampling
     draws = plan_draws(sampling, 0.5, 8, 8)
     assert draws.by_rounds == pytest.approx((1 / 4, 11 / 16, 57 / 64))
     assert (draws.rounds, draws.made, draws.taken) == pytest.approx((2.0625, 4.125, 4))
@@ -439,9 +460,17 @@ def made_run(path: Path, lines: list[dict[str, Any]], profile: list[dict[str, An
 
 def step(number: int, **more: float) -> dict[str, Any]:
     """A line: 16 of 32 draws of 8 responses kept, 4 tokens each."""
-    line = {"step": number, "sampling/draws": 32.0, "sampling/kept": 16.0, "tokens/generated": 1024.0,
-            "tokens/kept": 512.0, "time/rollout_s": 2.0, "time/train_s": 3.0, "time/grade_s": 0.256,
-            "time/step_s": 6.0}  # fmt: skip
+    line = {
+        "step": number,
+        "sampling/draws": 32.0,
+        "sampling/kept": 16.0,
+        "tokens/generated": 1024.0,
+        "tokens/kept": 512.0,
+        "time/rollout_s": 2.0,
+        "time/train_s": 3.0,
+        "time/grade_s": 0.256,
+        "time/step_s": 6.0,
+    }
     return line | {name.replace("__", "/"): value for name, value in more.items()}
 
 
@@ -500,8 +529,19 @@ def test_a_plan_says_where_everything_comes_from() -> None:
 
 def test_money_and_hours_are_the_step_s() -> None:
     """Device hours of all devices that are paid for, times the price; idle ones too."""
-    found = planned("tiny", "--gpus", "2", "--gpu-memory", "8", "--decode-tokens-per-s", "1000", "--train-tokens-per-s", "500",
-                    "--price", "3")  # fmt: skip
+    found = planned(
+        "tiny",
+        "--gpus",
+        "2",
+        "--gpu-memory",
+        "8",
+        "--decode-tokens-per-s",
+        "1000",
+        "--train-tokens-per-s",
+        "500",
+        "--price",
+        "3",
+    )
     assert found["run_s"] == pytest.approx(12 * found["step_s"])
     assert found["device_hours"] == pytest.approx(2 * found["run_s"] / 3600)
     assert found["money"] == pytest.approx(3 * found["device_hours"])
@@ -525,8 +565,17 @@ def test_without_rates_there_are_no_times() -> None:
 
 def test_filter_off_keeps_every_draw() -> None:
     """Whatever the pass rates."""
-    words = ("tiny", "--gpu-memory", "8", "sampling.filter=off", "sampling.gen_prompts=off", "--decode-tokens-per-s", "1000",
-             "--train-tokens-per-s", "500")  # fmt: skip
+    words = (
+        "tiny",
+        "--gpu-memory",
+        "8",
+        "sampling.filter=off",
+        "sampling.gen_prompts=off",
+        "--decode-tokens-per-s",
+        "1000",
+        "--train-tokens-per-s",
+        "500",
+    )
     found = planned(*words)
     assert found["draws"]["acceptance"] == 1
     assert found["draws"]["rounds"] == 1
@@ -542,8 +591,16 @@ def test_nonzero_std_says_that_pass_rates_may_tell_too_little() -> None:
 def test_what_is_not_planned_is_said(tmp_path: Path) -> None:
     """Carried surplus, a curriculum, rates of another model."""
     run = made_run(tmp_path / "run", [step(1)])
-    words = ("sampling.surplus=carry", "sampling.max_staleness=1", "algorithm.old_logprobs=learner", "algorithm.importance_cap=2",
-             "sampling.skip_solved_after=2", "model.path=Qwen/Qwen2.5-0.5B", "--measured", str(run))  # fmt: skip
+    words = (
+        "sampling.surplus=carry",
+        "sampling.max_staleness=1",
+        "algorithm.old_logprobs=learner",
+        "algorithm.importance_cap=2",
+        "sampling.skip_solved_after=2",
+        "model.path=Qwen/Qwen2.5-0.5B",
+        "--measured",
+        str(run),
+    )
     notes = "\n".join(planned("tiny", "--gpu-memory", "80", *words)["notes"])
     assert 'sampling.surplus = "carry" is planned as "discard"' in notes
     assert "sampling.skip_solved_after is not planned" in notes
@@ -553,8 +610,17 @@ def test_what_is_not_planned_is_said(tmp_path: Path) -> None:
 def test_nothing_informative_never_fills(tmp_path: Path) -> None:
     """All problems solved: no times, no end of draws, and still valid JSON."""
     (tmp_path / "all.json").write_text('{"1": 5}')
-    found = planned("tiny", "--gpu-memory", "8", "--pass-rates", str(tmp_path / "all.json"), "--decode-tokens-per-s", "9",
-                    "--train-tokens-per-s", "9")  # fmt: skip
+    found = planned(
+        "tiny",
+        "--gpu-memory",
+        "8",
+        "--pass-rates",
+        str(tmp_path / "all.json"),
+        "--decode-tokens-per-s",
+        "9",
+        "--train-tokens-per-s",
+        "9",
+    )
     assert found["draws"]["taken"] is None
     assert found["draws"]["exhausted"] == 1
     assert found["step_s"] is None
@@ -592,11 +658,24 @@ def test_nothing_informative_never_fills(tmp_path: Path) -> None:
         (["tiny", "--gpu-memory", "8", "cluster.kind=ray", "cluster.engines=4"], "ask for 5 devices"),
         (["math-7b-8gpu"], "--gpu-memory"),
         ([], "name a recipe"),
-        (["tiny", "--gpu-memory", "8", "--acceptance", "1e-9", "sampling.max_rounds=1000000", "--decode-tokens-per-s", "9",
-          "--train-tokens-per-s", "9"], "are simulated"),
+        (
+            [
+                "tiny",
+                "--gpu-memory",
+                "8",
+                "--acceptance",
+                "1e-9",
+                "sampling.max_rounds=1000000",
+                "--decode-tokens-per-s",
+                "9",
+                "--train-tokens-per-s",
+                "9",
+            ],
+            "are simulated",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
-)  # fmt: skip
+)
 def test_nonsense_is_answered_in_one_line(words: list[str], said: str) -> None:
     """It names the flag or the field."""
     assert said in refused(*words)
@@ -688,11 +767,18 @@ def test_a_plan_loads_no_torch() -> None:
     code = (
         "import sys\nfrom dapo.cli import main\n"
         "try:\n    main(['plan', 'quickstart', '--gpu', 'h100'])\nexcept SystemExit:\n    pass\n"
-        "print('heavy', sorted({'torch', 'transformers'} & {name.split('.')[0] for name in sys.modules}), file=sys.stderr)"
+        "found = {'torch', 'transformers'} & {name.split('.')[0] for name in sys.modules}\n"
+        "print('heavy', sorted(found), file=sys.stderr)"
     )
     source = str(Path(dapo.__file__).parents[1])
-    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": source}, capture_output=True,
-                          text=True, timeout=120, check=False)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": source},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     if "is not installed" in done.stderr:
         pytest.skip("the quickstart's model is not installed")
     assert done.stderr.splitlines()[-1] == "heavy []"

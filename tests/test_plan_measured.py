@@ -16,8 +16,17 @@ import dapo
 import helpers_run as helpers
 from dapo.plan.measured import read_run
 
-WORDS = ("quickstart", "eval.data=[]", "data.holdout=0", "log.credit_every=off", "sampling.filter=off", "sampling.gen_prompts=off",
-         "sampling.prompts_per_step=4", "train.updates_per_step=1", "model.dtype=float32")  # fmt: skip
+WORDS = (
+    "quickstart",
+    "eval.data=[]",
+    "data.holdout=0",
+    "log.credit_every=off",
+    "sampling.filter=off",
+    "sampling.gen_prompts=off",
+    "sampling.prompts_per_step=4",
+    "train.updates_per_step=1",
+    "model.dtype=float32",
+)
 MEMORY = 0.25  # of the measured peak, which does not depend on what else runs
 SECONDS = 1.0  # of the measured step: other processes may slow one of two steps to half its speed
 
@@ -30,11 +39,26 @@ def test_a_plan_foretells_a_run(tmp_path: Path) -> None:
     source = str(Path(dapo.__file__).parents[1])
     subprocess.run(
         [sys.executable, "-m", "dapo", "train", *WORDS, "train.num_steps=2", "--profile", "--output-dir", str(run)],
-        env={**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}, check=True, timeout=900, capture_output=True,
-    )  # fmt: skip
+        env={**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"},
+        check=True,
+        timeout=900,
+        capture_output=True,
+    )
     second = read_run(str(run)).steps[-1].metrics
-    code, out, err = helpers.quiet_dapo("plan", *WORDS, "--cpu", "--gpu-memory", "16", "--measured", str(run), "--until",
-                                        "1", "--prompt-tokens", "38", "--json")  # fmt: skip
+    code, out, err = helpers.quiet_dapo(
+        "plan",
+        *WORDS,
+        "--cpu",
+        "--gpu-memory",
+        "16",
+        "--measured",
+        str(run),
+        "--until",
+        "1",
+        "--prompt-tokens",
+        "38",
+        "--json",
+    )
     assert code == 0, err
     plan: dict[str, Any] = json.loads(out)
     assert plan["memory"][0]["peak_gib"] == pytest.approx(second["memory/peak_gb"], rel=MEMORY)

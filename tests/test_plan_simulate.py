@@ -30,9 +30,15 @@ def sampling(**values: object) -> SamplingConfig:
 
 
 def filled(
-    config: SamplingConfig, draws: Iterator[SimDraw], decode: Decode = STEP, *, slots: int, prompt: float = 3.0,
-    grade: float = 0.0, engines: int = 1,
-) -> Filling:  # fmt: skip
+    config: SamplingConfig,
+    draws: Iterator[SimDraw],
+    decode: Decode = STEP,
+    *,
+    slots: int,
+    prompt: float = 3.0,
+    grade: float = 0.0,
+    engines: int = 1,
+) -> Filling:
     """A filling by these draws."""
     own = [SimEngine(decode, slots, prompt) for _ in range(engines)]
     return fill(config, own, lambda: next(draws), grade=grade, slots=slots * engines)
@@ -68,8 +74,12 @@ def test_slots_without_end_take_as_long_as_the_longest() -> None:
 
 def test_rows_are_computed_in_blocks() -> None:
     """3 rows in blocks of 8 cost 8: 0.125 x 8 = 1 s a step, 4 steps."""
-    found = filled(sampling(prompts_per_step=1, responses_per_prompt=3, gen_prompts=1), alike(5, 3),
-                   Decode(row=0.125, block=8), slots=8)  # fmt: skip
+    found = filled(
+        sampling(prompts_per_step=1, responses_per_prompt=3, gen_prompts=1),
+        alike(5, 3),
+        Decode(row=0.125, block=8),
+        slots=8,
+    )
     assert found.seconds == 4.0
 
 
@@ -217,17 +227,25 @@ class Lockstep:
     rest=st.sampled_from([(0.0, 0.0, 0.0), (0.25, 0.5, 0.0), (0.0, 0.0, 2.0**-6), (0.125, 0.25, 2.0**-6)]),
 )
 def test_events_are_what_lockstep_gives(
-    seed: int, schedule: str, wanted: int, size: int, window: int, rounds: int, slots: int, longest: int,
+    seed: int,
+    schedule: str,
+    wanted: int,
+    size: int,
+    window: int,
+    rounds: int,
+    slots: int,
+    longest: int,
     rest: tuple[float, float, float],
-) -> None:  # fmt: skip
+) -> None:
     """The same draws, tokens and clock, for any lengths, outcomes, window and slots."""
     rng = np.random.Generator(np.random.Philox(key=seed))
     draws = [
         SimDraw(tuple(rng.integers(1, longest + 1, size).tolist()), bool(rng.random() < 0.6))
         for _ in range(window * rounds)
     ]
-    config = sampling(schedule=schedule, prompts_per_step=wanted, responses_per_prompt=size, gen_prompts=window,
-                      max_rounds=rounds)  # fmt: skip
+    config = sampling(
+        schedule=schedule, prompts_per_step=wanted, responses_per_prompt=size, gen_prompts=window, max_rounds=rounds
+    )
     prefill, grade, cached = rest
     decode = Decode(fixed=0.5, row=0.125, cached=cached, prefill=prefill, block=2)
     expected = Lockstep(config, draws, decode, slots, 3.0, grade).run()
@@ -293,7 +311,7 @@ def test_stated_lengths_have_their_mean_after_the_cut(mean: float, spread: float
 
 
 def test_lengths_under_another_limit() -> None:
-    """A lower limit cuts; a higher one lets those go on that were cut, by their chance to end so far: 2 / (2 + 4 + 8 + 8)."""
+    """A lower limit cuts; under a higher one those that were cut go on, with the chance so far: ended / tokens."""
     lower, note = measured_lengths([2, 4, 8, 8], 8, 5, "run")
     assert lower.values.tolist() == [2, 4, 5, 5]
     assert note == ""
@@ -314,9 +332,16 @@ def schedules(training: Training, *, shared: bool, length: int = 11) -> dict[str
     source = PassRates(shares=(RateShare(1.0, 0.5),), source="")
     lengths = Lengths(np.array([length]), "")
     found = timings(
-        sampling(), layout, STEP, 4, 3.0, training, lambda seed: DrawSource(source, sampling(), lengths, 1.0, seed),
-        grade=0.0, expected=4,
-    )  # fmt: skip
+        sampling(),
+        layout,
+        STEP,
+        4,
+        3.0,
+        training,
+        lambda seed: DrawSource(source, sampling(), lengths, 1.0, seed),
+        grade=0.0,
+        expected=4,
+    )
     return {one.name: (one.step, one.engine_idle, one.learner_idle) for one in found}
 
 

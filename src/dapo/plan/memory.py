@@ -230,14 +230,14 @@ def cache_gib(config: Config, shape: Shape, layout: Layout, machine: Machine) ->
     size, over = machine.compute_bytes, layout.devices_per_engine
     each = shape.kv_numbers * size
     if config.engine.kind == "vllm":
-        vllm = config.engine.vllm
+        own = config.engine.vllm
         weights = size * shape.total / over / GIB
-        if vllm.kv_cache_gib is not None:
-            gib = vllm.kv_cache_gib
+        if own.kv_cache_gib is not None:
+            gib = own.kv_cache_gib
         elif machine.cpu:
             gib = VLLM_CPU_CACHE_GIB
         else:
-            gib = max(0.0, vllm.gpu_memory_fraction * machine.gib - weights)
+            gib = max(0.0, own.gpu_memory_fraction * machine.gib - weights)
         tokens = int(gib * GIB * over / each)
         return gib, f"engine.vllm: room for {tokens:,} tokens of {each:,} bytes"
     positions, rows = cache_positions(config), -(-config.engine.slots // ROW_BLOCK) * ROW_BLOCK
