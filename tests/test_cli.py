@@ -33,6 +33,7 @@ VERBS = [
     "grade",
     "config",
     "doctor",
+    "plan",
     "export",
     "recipe",
 ]
@@ -101,6 +102,7 @@ def test_version() -> None:
         ["recipe", "show", "quickstart"],
         ["recipe", "diff", "quickstart", "quickstart"],
         ["recipe", "table"],
+        ["plan", "--help"],
         ["recipe", "verify", "--help"],
         ["train", "--help"],
         ["data", "--help"],

@@ -49,7 +49,7 @@ LAYERS: list[set[str]] = [
     {"loop"},
     {"build"},
     {"evaluator", "curate", "rate", "report"},
-    {"doctor"},
+    {"doctor", "plan"},
     {"cli"},
     {"__main__"},
 ]

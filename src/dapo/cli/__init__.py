@@ -20,6 +20,7 @@ from dapo.cli.data import data
 from dapo.cli.evaluate import evaluate
 from dapo.cli.grade import grade
 from dapo.cli.inspect import config, doctor
+from dapo.cli.plan import plan
 from dapo.cli.progress import progress
 from dapo.cli.recipe import recipe
 from dapo.cli.report import report
@@ -58,6 +59,7 @@ for command in (
     data,
     config,
     doctor,
+    plan,
     export,
     recipe,
 ):

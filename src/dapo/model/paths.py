@@ -36,7 +36,7 @@ def resolve_model(path: str) -> str:
             raise ModelError(f'model.path = {path}: the one random model is "random:tiny"')
         return str(random_folder())
     if path.startswith("pkg:"):
-        path = str(_package_file(path))
+        path = str(package_file(path))
     if path.endswith(".gguf"):
         file = Path(path).expanduser()
         if not file.is_file():
@@ -52,7 +52,8 @@ def resolve_model(path: str) -> str:
     return path
 
 
-def _package_file(path: str) -> Path:
+def package_file(path: str) -> Path:
+    """The file that pkg:PACKAGE/FILE names. Raises ModelError."""
     package, _, file = path.removeprefix("pkg:").partition("/")
     if not package or not file:
         raise ModelError(f"model.path = {path}: write pkg:PACKAGE/FILE")

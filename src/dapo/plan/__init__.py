@@ -1,0 +1,1 @@
+"""What a run will need before it is started: memory, draws, time, money. Pure arithmetic; loads no torch."""
