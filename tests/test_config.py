@@ -423,6 +423,7 @@ COMBINATIONS: list[tuple[dict[str, Any], str]] = [
     ({"cluster.kind": "ray", "learner.kind": "fsdp"}, "set cluster.learner_ranks"),
     ({"engine.vllm.sleep": True}, 'engine.vllm.sleep needs engine.kind = "vllm"'),
     (STALE | {"engine.kind": "vllm", "engine.vllm.sleep": True}, "engine.vllm.sleep stops it then"),
+    ({"engine.kind": "vllm", "learner.kind": "fsdp"}, "each needs the process group to itself"),
     ({"pipeline.kv_cache": "recompute"}, "no response outlives a policy"),
     (STALE | {"pipeline.max_staleness": 2}, "set max_staleness = 1"),
     (STALE | {"pipeline.swap": "in_flight"}, 'needs sampling.schedule = "streaming"'),

@@ -28,6 +28,11 @@ def _cluster(config: Config) -> Iterator[str]:
             'learner.kind = "fsdp" is one rank of a learner that torchrun started; with cluster.kind = "ray" leave it '
             "out and set cluster.learner_ranks"
         )
+    if config.engine.kind == "vllm" and config.learner.kind == "fsdp":
+        yield (
+            'engine.kind = "vllm" and learner.kind = "fsdp" would share a process, and each needs the process group to '
+            'itself; set cluster.kind = "ray" and cluster.learner_ranks in place of learner.kind'
+        )
     if config.engine.vllm.sleep and config.engine.kind != "vllm":
         yield f'engine.vllm.sleep needs engine.kind = "vllm", and it is "{config.engine.kind}"'
 

@@ -166,9 +166,8 @@ class VllmEngine:
             self._llm.wake_up(tags=["weights"])
         incoming = Incoming(self._weights, tensors)
         self._unusable = "its weights are not whole: the last load_weights failed"
-        with span("reload"):
-            self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(incoming)})
-            self._llm.apply_model(mend_head)
+        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(incoming)})
+        self._llm.apply_model(mend_head)
         if waking:
             self._llm.wake_up(tags=["kv_cache"])
         self._forget_keys(recompute)
