@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -176,9 +176,10 @@ def load_policy(config: Config, tokenizer: Any) -> tuple[Policy, Any, Any]:
     return Policy(tokenizer, eos_ids(learner_model, tokenizer)), learner_model, engine_model
 
 
-def make_grader(config: Config, scorers: Scorers, policy: Policy) -> GroupGrader:
-    """The grader of draws."""
-    return GroupGrader(config, scorers.score, policy.decode, policy.eos_ids, lost_workers, scorers.equal)
+def make_grader(config: Config, scorers: Scorers, policy: Policy, remote: Any | None = None) -> GroupGrader:
+    """The grader of draws. remote: scores in other processes, in place of `scorers`."""
+    score, lost = (scorers.score, lost_workers) if remote is None else (remote, remote.lost_workers)
+    return GroupGrader(config, score, policy.decode, policy.eos_ids, lost, scorers.equal)
 
 
 def make_stream(config: Config, data: LoadedData) -> PromptStream:
@@ -209,24 +210,97 @@ def build(
         allowed: what may differ from it, by name (see `manifest.ROOTS`).
     """
     scorers, checked = check_inputs(config)
-    import torch
-
-    device = pick_device(config.model)
-    dtype = pick_dtype(config.model, device)
     view.phase("loading the model")
     tokenizer = load_tokenizer(config.model)
     data = tokenise_data(config, checked, tokenizer)
-    policy, learner_model, engine_model = load_policy(config, tokenizer)
     stream = make_stream(config, data)
     for note in data.notes:
         view.say(f"note: {note}")
     view.say(f"{data_line(data)}; {epoch_words(config, stream.epoch_size)}")
+    start = start_on_cluster if config.cluster.kind == "ray" else start_here
+    started = start(config, tokenizer, scorers, view)
+    try:
+        return put_together(config, checked, data, stream, started, run, view, found, allowed)
+    except BaseException:
+        started.close()
+        raise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """The parts of a run that hold models, wherever they run. `close` ends those that run elsewhere.
+
+    starting: digests of the model before its first update. computes: device and type of the learner's forward pass.
+    """
+
+    policy: Policy
+    engine: RolloutEngine
+    learner: Learner
+    grader: GroupGrader
+    starting: manifest.Starting
+    computes: tuple[Any, Any]
+    close: Callable[[], None] = lambda: None
+
+
+def start_here(config: Config, tokenizer: Any, scorers: Scorers, view: View) -> Started:
+    """Engine and learner in this process."""
+    import torch
+
+    policy, learner_model, engine_model = load_policy(config, tokenizer)
+    device = pick_device(config.model)
+    dtype = pick_dtype(config.model, device)
     reference = load_model(config.model, torch.float32, device) if config.algorithm.kl.place != "off" else None
-    engine, grader = make_engine(config, engine_model, policy), make_grader(config, scorers, policy)
-    made_of = made_of_now(config, checked, data, tokenizer, learner_model, policy.eos_ids)
+    engine, starting = make_engine(config, engine_model, policy), manifest.Starting.of(learner_model)
     learner = make_learner(config, learner_model, reference, dtype)
     if isinstance(learner, LoraLearner):
         view.say(learner.summary)
+    return Started(
+        policy=policy,
+        engine=engine,
+        learner=learner,
+        grader=make_grader(config, scorers, policy),
+        starting=starting,
+        computes=(device, dtype),
+    )
+
+
+def start_on_cluster(config: Config, tokenizer: Any, scorers: Scorers, view: View) -> Started:
+    """Engines, learner ranks and graders as actors of a Ray cluster."""
+    import torch
+
+    from dapo.cluster.launch import launch
+    from dapo.cluster.makers import Factories
+
+    factories = Factories(policy=Policy, engine=make_engine, learner=make_learner, max_tokens=max_tokens(config))
+    cluster = launch(config, factories, judged=scorers.has_correctness, say=view.say)
+    facts = cluster.facts
+    policy = Policy(tokenizer, facts.eos_ids)
+    grader = make_grader(config, scorers, policy, cluster.scores)
+    return Started(
+        policy=policy,
+        engine=cluster.engine(grader),
+        learner=cluster.learner,
+        grader=grader,
+        starting=facts.starting,
+        computes=(torch.device(facts.device), getattr(torch, facts.dtype)),
+        close=cluster.close,
+    )
+
+
+def put_together(
+    config: Config,
+    checked: CheckedData,
+    data: LoadedData,
+    stream: PromptStream,
+    started: Started,
+    run: RunDirectory,
+    view: View,
+    found: checkpoint.Checkpoint | None,
+    allowed: Collection[str],
+) -> Parts:
+    """See `build`, once all that is costly has started."""
+    policy, engine, grader, learner = started.policy, started.engine, started.grader, started.learner
+    made_of = made_of_now(config, checked, data, policy.tokenizer, started.starting, policy.eos_ids)
     if not run.held:
         run.hold(new=True)
         record_start(run, config, data, made_of)
@@ -248,7 +322,8 @@ def build(
         trackers=Trackers(make_trackers(config, run)),
         alerts=Watch(config),
         progress=Progress(run.metrics),
-        checks=SelfChecks.of(config, policy.tokenizer, policy.eos_ids, run, view),
+        checks=SelfChecks.of(config, policy.tokenizer, policy.eos_ids, run, view, started.computes),
+        close=started.close,
     )
 
 

@@ -11,7 +11,7 @@ import click
 from dapo.cli.words import SETTINGS, WORDS, config_of, overrides_only
 from dapo.config import batch_line, epoch_words
 from dapo.config.schema import Config
-from dapo.errors import ConfigError, UserError
+from dapo.errors import ConfigError, LearnerLost, UserError
 from dapo.run.manifest import ROOTS
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def train(
     try:
         with view:
             parts = build.build(config, run, view)
-            _train(parts, TrainState(), profile)
+            parts = _train(parts, TrainState(), profile)
         _finish(parts, as_json)
     finally:
         run.release()
@@ -110,7 +110,7 @@ def _resume(
                 parts, state = build.resume(run, config, found, view, allowed)
             except UserError as error:
                 raise type(error)(error.message + _elsewhere(run)) from error
-            _train(parts, state, profile)
+            parts = _train(parts, state, profile, allowed)
         _finish(parts, as_json)
     finally:
         run.release()
@@ -127,7 +127,29 @@ def _elsewhere(run: RunDirectory) -> str:
     return f" (the run was started in {directory}, which its relative paths are of)"
 
 
-def _train(parts: Parts, state: Any, profile: bool) -> None:
+def _train(parts: Parts, state: Any, profile: bool, allowed: tuple[str, ...] = ()) -> Parts:
+    """Trains to the end; returns the parts that got there. After a death in the learner it goes on by itself."""
+    from dapo import build
+    from dapo.run import checkpoint
+    from dapo.run.directory import resume_command
+
+    left, run, config, view = parts.config.cluster.learner_restarts, parts.run, parts.config, parts.view
+    while True:
+        try:
+            _train_once(parts, state, profile)
+            return parts
+        except LearnerLost as error:
+            if not left:
+                used = f"cluster.learner_restarts = {config.cluster.learner_restarts} are used up"
+                raise LearnerLost(f"{error}; {used}; go on with: {resume_command(run.path)}") from error
+            left -= 1
+            view.say(f"{error}; going on from the last checkpoint (restarts left: {left})")
+        finally:
+            parts.close()
+        parts, state = build.resume(run, config, checkpoint.find(run.checkpoints), view, allowed)
+
+
+def _train_once(parts: Parts, state: Any, profile: bool) -> None:
     from dapo.loop import train as run_loop
 
     if not profile:
