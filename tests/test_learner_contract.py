@@ -18,7 +18,9 @@ from transformers import AutoModelForCausalLM
 
 import tiny
 from dapo.learner.base import Learner
+from dapo.learner.lora import LoraSettings
 from dapo.types import Batch
+from helpers_fsdp import alone
 from helpers_learner import (
     SHAPE,
     batch_of,
@@ -42,6 +44,10 @@ LEARNERS: dict[str, Callable[..., Learner]] = {
     ),
     "torch, checkpointed": lambda model, reference=None: torch_learner(
         model, reference=reference, gradient_checkpointing=True, logits_chunk_tokens=4
+    ),
+    "sharded, alone": lambda model, reference=None: alone(model, reference=reference, tokens_per_microbatch=30),
+    "sharded, adapters": lambda model, reference=None: alone(
+        model, reference=reference, tokens_per_microbatch=30, lora=LoraSettings(rank=2, alpha=8.0)
     ),
     "adapters": lambda model, reference=None: lora_learner(model, reference=reference, tokens_per_microbatch=30),
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -126,6 +126,91 @@ def inject(model: Any, settings: LoraSettings) -> dict[str, Any]:
     return adapted
 
 
+class Adapters:
+    """A and B beside the linear layers of one model, and the plain model that they and their base are.
+
+    Args:
+        model: gets adapters; its own weights are never changed.
+        settings: see LoraSettings.
+    """
+
+    def __init__(self, model: Any, settings: LoraSettings) -> None:
+        self.settings = settings
+        self.layers = inject(model, settings)
+
+    def chosen(self, model: Any) -> dict[str, Tensor]:
+        """A and B by their names in `state_dict`; nothing else needs gradients."""
+        model.requires_grad_(False)
+        found = {}
+        for name, layer in self.layers.items():
+            found[f"{name}.lora_A"] = layer.lora_A[NAME].weight.requires_grad_(True)
+            found[f"{name}.lora_B"] = layer.lora_B[NAME].weight.requires_grad_(True)
+        return found
+
+    def summary(self, model: Any, trained: Mapping[str, Tensor]) -> str:
+        """How much is trained, in one line."""
+        numbers = sum(parameter.numel() for parameter in trained.values())
+        count = sum(parameter.numel() for parameter in model.parameters()) - numbers
+        lora = self.settings
+        return (
+            f"adapters of rank {lora.rank} (alpha {lora.alpha:g}) in {len(self.layers)} linear layers: {numbers:,} "
+            f"weights are trained, {numbers / count:.2%} of the model's {count:,}"
+        )
+
+    def plain_name(self, name: str) -> str | None:
+        """The name in the plain model; None of A and B."""
+        head, found, tail = name.rpartition(".base_layer.")
+        if found and head in self.layers:
+            return f"{head}.{tail}"
+        return None if name.partition(".lora_")[0] in self.layers else name
+
+    def layer_of(self, plain: str) -> Any | None:
+        """The adapted layer whose weight has this plain name."""
+        head, _, tail = plain.rpartition(".")
+        return self.layers.get(head) if tail == "weight" else None
+
+    @torch.no_grad()
+    def merged(self, plain: str, tensor: Tensor, whole: Callable[[Tensor], Tensor] = lambda tensor: tensor) -> Tensor:
+        """W + (alpha / r) B A of a layer that has adapters, else W as it is. `whole` is asked for A and B."""
+        layer = self.layer_of(plain)
+        if layer is None:
+            return tensor.detach()
+        a, b = whole(layer.lora_A[NAME].weight.detach()), whole(layer.lora_B[NAME].weight.detach())
+        delta = b.to(tensor.device) @ a.to(tensor.device)
+        return tensor.detach() + (delta.T if layer.fan_in_fan_out else delta) * layer.scaling[NAME]
+
+    def state(self, trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What a checkpoint holds of adapters beside their moments: A, B (not copied) and alpha."""
+        found = {f"{ADAPTERS}{name}": parameter.detach() for name, parameter in trained.items()}
+        return found | {ALPHA: torch.tensor(self.settings.alpha, dtype=torch.float64)}
+
+    def check_fits(self, found: Mapping[str, Sequence[int]], alpha: float, trained: Mapping[str, Tensor]) -> None:
+        """Raises ModelError when adapters of a checkpoint, shapes by name, are not of this kind."""
+        if not found:
+            raise ModelError('the checkpoint holds no adapters: it was trained with learner.lora_rank = "off"')
+        if found.keys() != trained.keys():
+            raise ModelError("the checkpoint's adapters are in other layers; set learner.lora_targets as it was")
+        for name, parameter in trained.items():
+            if tuple(found[name]) != tuple(parameter.shape):
+                raise ModelError(
+                    f"learner.lora_rank = {self.settings.rank}, but the checkpoint's {name} is "
+                    f"{tuple(found[name])} (rank {min(found[name])}); set it as it was"
+                )
+        if alpha != self.settings.alpha:
+            raise ModelError(
+                f"learner.lora_alpha = {self.settings.alpha:g}, but the checkpoint's is {alpha:g}; set it as it was"
+            )
+
+
+def check_merged(where: Path, name: str, weight: Tensor, saved: Tensor) -> None:
+    """Raises ModelError when a merged weight is not the saved one, to rounding: the base is another."""
+    if not torch.allclose(weight.cpu(), saved.float(), rtol=1e-4, atol=1e-5):
+        raise ModelError(
+            f"{where}: {name} is not model.path's with the checkpoint's adapters; with learner.lora_rank a run "
+            "goes on from the starting weights it began with: put model.path back"
+        )
+
+
 class LoraLearner(TorchLearner):
     """A TorchLearner that trains adapters over fixed weights.
 
@@ -148,47 +233,35 @@ class LoraLearner(TorchLearner):
         dtype: torch.dtype = torch.float32,
         reference: Any | None = None,
     ) -> None:
-        self._lora = lora
-        self._adapted = inject(model, lora)
+        self._adapters = Adapters(model, lora)
         super().__init__(model, settings, objective, dtype=dtype, reference=reference)
 
     @property
     def summary(self) -> str:
         """How much is trained, in one line."""
-        trained = sum(parameter.numel() for parameter in self._trained.values())
-        count = sum(parameter.numel() for parameter in self.model.parameters()) - trained
-        lora = self._lora
-        return (
-            f"adapters of rank {lora.rank} (alpha {lora.alpha:g}) in {len(self._adapted)} linear layers: {trained:,} "
-            f"weights are trained, {trained / count:.2%} of the model's {count:,}"
-        )
+        return self._adapters.summary(self.model, self._trained)
 
     def _choose_trained(self) -> dict[str, Tensor]:
-        self.model.requires_grad_(False)
-        chosen = {}
-        for name, layer in self._adapted.items():
-            chosen[f"{name}.lora_A"] = layer.lora_A[NAME].weight.requires_grad_(True)
-            chosen[f"{name}.lora_B"] = layer.lora_B[NAME].weight.requires_grad_(True)
-        return chosen
+        return self._adapters.chosen(self.model)
 
     # --- merged weights -------------------------------------------------------------------------
 
     def export_weights(self) -> Iterator[tuple[str, Tensor]]:
         """See Learner."""
         for name, parameter in self.model.named_parameters():
-            if (plain := self._plain_name(name)) is not None:
-                yield plain, self._merged(plain, parameter)
+            if (plain := self._adapters.plain_name(name)) is not None:
+                yield plain, self._adapters.merged(plain, parameter)
 
     def host_weights(self) -> dict[str, Tensor]:
         """See Learner."""
         result: dict[str, Tensor] = {}
         copies: dict[tuple[int, torch.Size], Tensor] = {}  # of what lives in the model: merged ones come and go
         for name, tensor in self.model.state_dict().items():
-            plain = self._plain_name(name)
+            plain = self._adapters.plain_name(name)
             if plain is None:
                 continue
-            if self._layer_of(plain) is not None:
-                result[plain] = self._merged(plain, tensor).cpu()
+            if self._adapters.layer_of(plain) is not None:
+                result[plain] = self._adapters.merged(plain, tensor).cpu()
             else:
                 result[plain] = copies.setdefault((tensor.data_ptr(), tensor.shape), tensor.to("cpu", copy=True))
         return result
@@ -197,31 +270,12 @@ class LoraLearner(TorchLearner):
         """See Learner."""
         super().save_hf(path, self.host_weights() if weights is None else weights)
 
-    def _plain_name(self, name: str) -> str | None:
-        """The name in the plain model; None of A and B."""
-        head, found, tail = name.rpartition(".base_layer.")
-        if found and head in self._adapted:
-            return f"{head}.{tail}"
-        return None if name.partition(".lora_")[0] in self._adapted else name
-
-    def _layer_of(self, plain: str) -> Any | None:
-        """The adapted layer whose weight has this plain name."""
-        head, _, tail = plain.rpartition(".")
-        return self._adapted.get(head) if tail == "weight" else None
-
-    @torch.no_grad()
-    def _merged(self, plain: str, tensor: Tensor) -> Tensor:
-        layer = self._layer_of(plain)
-        return tensor.detach() if layer is None else tensor.detach() + layer.get_delta_weight(NAME)
-
     # --- saving and going on --------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Tensor]:
         """See Learner: of A and B also their values, as lora/NAME, and alpha."""
-        flat = super().state_dict()
-        for name, parameter in self._trained.items():
-            flat[f"{ADAPTERS}{name}"] = parameter.detach().to("cpu", copy=True)
-        return flat | {ALPHA: torch.tensor(self._lora.alpha, dtype=torch.float64)}
+        own = self._adapters.state(self._trained)
+        return super().state_dict() | {name: tensor.to("cpu", copy=True) for name, tensor in own.items()}
 
     @torch.no_grad()
     def restore(self, path: Path, state: Mapping[str, Any]) -> None:
@@ -229,7 +283,8 @@ class LoraLearner(TorchLearner):
 
         Merged weights were rounded; the base could not be had back from them exactly.
         """
-        self._check_fits(state)
+        shapes = {key.removeprefix(ADAPTERS): v.shape for key, v in state.items() if key.startswith(ADAPTERS)}
+        self._adapters.check_fits(shapes, float(state.get(ALPHA, 0.0)), self._trained)
         self.load_state_dict(state)
         for name, parameter in self._trained.items():
             parameter.copy_(state[f"{ADAPTERS}{name}"])
@@ -237,28 +292,4 @@ class LoraLearner(TorchLearner):
         for name, weight in self.export_weights():
             if name not in saved:
                 raise ModelError(f"{path}: no weight {name}")
-            if not torch.allclose(weight.cpu(), saved[name].float(), rtol=1e-4, atol=1e-5):
-                raise ModelError(
-                    f"{path}: {name} is not model.path's with the checkpoint's adapters; with learner.lora_rank a run "
-                    "goes on from the starting weights it began with: put model.path back"
-                )
-
-    def _check_fits(self, state: Mapping[str, Any]) -> None:
-        """Raises ModelError when a state's adapters are not of this learner's kind."""
-        found = {key.removeprefix(ADAPTERS): value for key, value in state.items() if key.startswith(ADAPTERS)}
-        if not found:
-            raise ModelError('the checkpoint holds no adapters: it was trained with learner.lora_rank = "off"')
-        if found.keys() != self._trained.keys():
-            raise ModelError("the checkpoint's adapters are in other layers; set learner.lora_targets as it was")
-        for name, parameter in self._trained.items():
-            if found[name].shape != parameter.shape:
-                rank = min(found[name].shape)
-                raise ModelError(
-                    f"learner.lora_rank = {self._lora.rank}, but the checkpoint's {name} is "
-                    f"{tuple(found[name].shape)} (rank {rank}); set it as it was"
-                )
-        if float(state[ALPHA]) != self._lora.alpha:
-            raise ModelError(
-                f"learner.lora_alpha = {self._lora.alpha:g}, but the checkpoint's is {float(state[ALPHA]):g}; "
-                "set it as it was"
-            )
+            check_merged(path, name, weight, saved[name])

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from dapo.learner.held import Held
+
 ENTRIES = 4096  # of each tensor, evenly spread
 
 
@@ -18,8 +20,9 @@ class Movement:
     up to ENTRIES entries. Sampling keeps this under a thousandth of a step, without a second copy of the weights.
     """
 
-    def __init__(self, parameters: Iterable[Tensor]) -> None:
-        self._parameters = list(parameters)
+    def __init__(self, parameters: Iterable[Tensor], held: Held | None = None) -> None:
+        self._held = held or Held()
+        self._parameters = [self._held.part(parameter) for parameter in parameters]
         self._before = [_sample(parameter) for parameter in self._parameters]
 
     def norms(self) -> dict[str, float]:
@@ -30,6 +33,7 @@ class Movement:
             scale = parameter.numel() / max(1, len(after))
             moved += scale * float((after.double() - before.double()).square().sum())
             size += scale * float(after.double().square().sum())
+        moved, size = self._held.sum(moved), self._held.sum(size)
         return {"train/update_norm": moved**0.5, "train/parameter_norm": size**0.5}
 
 

@@ -17,7 +17,7 @@ from dapo.algorithm import ObjectiveInputs, importance_weights, kl_estimate, mas
 from dapo.errors import ModelError
 from dapo.learner.base import Trace
 from dapo.learner.credit import bucket_gradients
-from dapo.learner.held import HoldsModel
+from dapo.learner.held import Held, HoldsModel
 from dapo.learner.lane_attention import LaneMask, use
 from dapo.learner.logprobs import token_logprobs
 from dapo.learner.movement import Movement
@@ -62,7 +62,7 @@ class TorchLearner(HoldsModel):
         self._reference_moved = False
         self._unused_reference: dict[str, Tensor] = {}  # of a checkpoint, where no KL asks for one now; kept for later
         self._settings, self._objective, self._dtype = settings, objective, dtype
-        self._device = next(model.parameters()).device
+        self._held = Held()
         if settings.gradient_checkpointing:
             if getattr(model.config, "attention_dropout", 0) or any(
                 isinstance(module, torch.nn.Dropout) and module.p > 0 for module in model.modules()
@@ -70,6 +70,7 @@ class TorchLearner(HoldsModel):
                 raise ModelError("train.gradient_checkpointing: this model has dropout; set it to 0 in its config.json")
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
             model.train()
+        self._device = self._place()
         self._optimizer = torch.optim.AdamW(
             self._trained.values(),
             lr=0.0,  # given with each update
@@ -82,6 +83,11 @@ class TorchLearner(HoldsModel):
     def _choose_trained(self) -> dict[str, Tensor]:
         """What the optimiser moves, by its name in `state_dict`; nothing else needs gradients."""
         return dict(self.model.requires_grad_(True).named_parameters())
+
+    def _place(self) -> torch.device:
+        """Where the forward pass runs. A learner that holds its weights otherwise lays them out here."""
+        device: torch.device = next(self.model.parameters()).device
+        return device
 
     # --- the seam -------------------------------------------------------------------------------
 
@@ -128,13 +134,15 @@ class TorchLearner(HoldsModel):
         rows = torch.nonzero(minibatch.loss_tokens > 0).flatten().tolist()
         totals = {"loss/policy": 0.0, "ratio/max": 0.0}
         self._backward(minibatch, rows, totals, trace)
+        totals = self._joined(totals, trace)
         with span("optimiser"):
-            norm = self._gradient_norm() if rows else 0.0
+            norm = self._held.norm(self._trained.values()) if rows else 0.0
         finite = norm == norm and norm != float("inf")
         if trace is not None and trace.bucket is not None and finite and norm:
             with span("credit", whole=True):
                 backward = partial(self._backward, minibatch)
-                trace.credit = bucket_gradients(backward, list(self._trained.values()), trace.bucket, rows)
+                trained = list(self._trained.values())
+                trace.credit = bucket_gradients(backward, trained, trace.bucket, rows, self._held)
         moved: dict[str, float] = {}
         with span("optimiser"):
             if finite and rows:
@@ -174,8 +182,8 @@ class TorchLearner(HoldsModel):
             for key in ("step", "exp_avg", "exp_avg_sq"):
                 value = state.get(f"{key}/{name}")
                 if value is not None:  # copied, so that no later update writes into the caller's state
-                    like = value if key == "step" else parameter
-                    own[key] = value.to(like.device, like.dtype, copy=True)
+                    dtype = value.dtype if key == "step" else parameter.dtype
+                    own[key] = value.to(parameter.device, dtype, copy=True)
             if own:
                 self._optimizer.state[parameter] = own
             else:
@@ -310,9 +318,9 @@ class TorchLearner(HoldsModel):
         sums["loss/policy"] = float(loss.detach())
         return loss, sums
 
-    def _gradient_norm(self) -> float:
-        gradients = [p.grad for p in self._trained.values() if p.grad is not None]
-        return float(torch.nn.utils.get_total_norm(gradients))
+    def _joined(self, totals: dict[str, float], trace: Trace | None) -> dict[str, float]:
+        """Sums and trace of all that worked on the mini-batch; here nobody else did."""
+        return totals
 
     def _step(self, norm: float, learning_rate: float) -> dict[str, float]:
         """Clips, steps, and tells how far that went."""
@@ -323,7 +331,7 @@ class TorchLearner(HoldsModel):
                     parameter.grad.mul_(limit / norm)
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
-        movement = Movement(self._trained.values())
+        movement = Movement(self._trained.values(), self._held)
         self._optimizer.step()
         return movement.norms()
 

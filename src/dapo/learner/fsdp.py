@@ -1,0 +1,357 @@
+"""The sharded learner: PyTorch FSDP2. Every rank holds a part of each weight, and works on a part of the rows.
+
+All ranks call the same methods with the same arguments in the same order. What they need to agree on (who takes
+which rows, how many passes there are) is a pure function of the batch, so it is not talked about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from dapo.config.scale import FsdpConfig
+from dapo.errors import ConfigError, ModelError
+from dapo.learner.base import Trace
+from dapo.learner.collectives import Ranks
+from dapo.learner.held import Held
+from dapo.learner.lora import Adapters, LoraSettings
+from dapo.learner.packing import MicroBatch, Packing, build
+from dapo.learner.settings import LearnerSettings
+from dapo.learner.shard_saving import SavesShards
+from dapo.learner.sharded_state import ShardedState
+from dapo.learner.sharing import cuts
+from dapo.learner.torch_learner import Objective, TorchLearner
+from dapo.learner.watch import add
+from dapo.model.loading import SplitModel
+from dapo.spans import span
+from dapo.types import Batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FsdpSettings:
+    """See the configuration fields learner.fsdp.*."""
+
+    reshard_after_forward: bool = True
+    cpu_offload: bool = False
+
+    @classmethod
+    def of(cls, config: FsdpConfig) -> FsdpSettings:
+        """Of a configuration."""
+        return cls(reshard_after_forward=config.reshard_after_forward, cpu_offload=config.cpu_offload)
+
+
+class Whole(nn.Module):
+    """The outermost sharded module. Body and head are called apart, and its own weights are gathered around both."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, run: Callable[[], Any]) -> Any:
+        """Runs a forward pass of the model."""
+        return run()
+
+
+class Shards(Held):
+    """Trained weights of which each rank holds consecutive rows of the first axis."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+
+    def part(self, tensor: Tensor) -> Tensor:
+        """See Held."""
+        return tensor.detach().to_local() if isinstance(tensor, DTensor) else tensor
+
+    def whole(self, part: Tensor, weight: Tensor) -> Tensor:
+        """See Held."""
+        assert isinstance(weight, DTensor)
+        return DTensor.from_local(
+            part, weight.device_mesh, weight.placements, run_check=False, shape=weight.shape, stride=weight.stride()
+        )
+
+    def sum(self, value: float) -> float:
+        """See Held."""
+        return self._ranks.sum(value)
+
+    def norm(self, weights: Iterable[Tensor]) -> float:
+        """See Held."""
+        parts = [self.part(w.grad) for w in weights if w.grad is not None]
+        own = sum(float(torch.linalg.vector_norm(part)) ** 2 for part in parts)
+        return self.sum(own) ** 0.5
+
+
+class FsdpLearner(SavesShards, TorchLearner):
+    """See Learner; every method but `cut`, `parameters` and `save_hf` with weights is collective.
+
+    Metrics, log-probs and traces are equal on all ranks. `export_weights` gives whole weights on every rank, one at
+    a time; `host_weights` and `state_dict` are complete on rank 0 and empty elsewhere; `save_hf` and `write_state`
+    write from rank 0 (and each rank its part of the optimiser's state), to a disk that all ranks see. `parameters`
+    gives this rank's part of each weight.
+
+    An exception other than ValueError on one rank leaves the others waiting for it, until they are told or the
+    process group's timeout ends.
+
+    Args:
+        model: a transformers causal LM in float32, the same on every rank. It is sharded in place.
+        settings, objective, reference: see TorchLearner. The reference is sharded likewise.
+        dtype: float32, or bfloat16, in which weights are then gathered and multiplied; gradients are reduced in
+            float32.
+        sharding: see FsdpSettings.
+        lora: see LoraSettings; None where all weights are trained.
+        device: where to compute; the model's own where None, which may stay on the CPU until it is sharded.
+
+    Raises ConfigError without a process group.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        settings: LearnerSettings,
+        objective: Objective,
+        *,
+        dtype: torch.dtype = torch.float32,
+        reference: Any | None = None,
+        sharding: FsdpSettings = FsdpSettings(),
+        lora: LoraSettings | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        if not dist.is_initialized():
+            raise ConfigError("a sharded learner needs a process group; see torch.distributed.init_process_group")
+        self.ranks = Ranks()
+        self._sharding, self._wanted_device = sharding, device
+        self._adapters = None if lora is None else Adapters(model, lora)
+        self._roots: dict[int, Any] = {}
+        self._in_a_pass = False
+        super().__init__(model, settings, objective, dtype=dtype, reference=reference)
+        self._held = Shards(self.ranks)
+
+    @property
+    def summary(self) -> str | None:
+        """How much is trained, in one line, where it is not all."""
+        return None if self._adapters is None else self._adapters.summary(self.model, self._trained)
+
+    def _choose_trained(self) -> dict[str, Tensor]:
+        return super()._choose_trained() if self._adapters is None else self._adapters.chosen(self.model)
+
+    # --- sharding -------------------------------------------------------------------------------
+
+    def _place(self) -> torch.device:
+        device = self._wanted_device or next(self.model.parameters()).device
+        self._mesh = init_device_mesh(device.type, (self.ranks.count,))
+        self._roots[id(self._split)] = shard(self.model, self._mesh, self._sharding, self._dtype)
+        if self._reference is not None:
+            self._roots[id(self._reference)] = shard(self._reference_model, self._mesh, self._sharding, self._dtype)
+        self._trained = self._choose_trained()
+        self._state = ShardedState(self.ranks, self._mesh, device)
+        return device
+
+    def _reshard(self) -> None:
+        self._in_a_pass = False
+        for root in self._roots.values():
+            for module in sharded_modules(root):
+                module.reshard()
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        return nullcontext()  # weights are gathered in the compute type
+
+    def _forward(self, split: SplitModel, micro: MicroBatch) -> tuple[Tensor, Tensor, Tensor]:
+        run = partial(super()._forward, split, micro)
+        self._in_a_pass = True
+        result: tuple[Tensor, Tensor, Tensor] = self._roots[id(split)](run)
+        return result
+
+    # --- the seam -------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def logprobs(self, batch: Batch, *, reference: bool = False) -> Tensor:
+        """See Learner."""
+        split = self._reference if reference else self._split
+        if split is None:
+            raise ModelError("no reference policy was loaded; set algorithm.kl.place")
+        result = torch.zeros(batch.token_ids.shape, dtype=torch.float32)
+        for micro, _ in self._passes(batch, list(range(batch.num_rows))):
+            with span("log-probs"):
+                logprobs_N, _, _ = self._forward(split, micro or nothing(self._settings.packing))
+            if micro is not None:
+                result[micro.row_N, micro.column_N] = logprobs_N.cpu()
+        self._reshard()
+        return self.ranks.add(result)
+
+    def cut(self, minibatch: Batch) -> list[list[int]]:
+        """See Learner: the micro-batches of all ranks, one rank after the other. They depend on how many there are."""
+        ranks = self._cuts(minibatch, list(range(minibatch.num_rows)))
+        return [[row for lane in micro for row in lane] for own in ranks for micro in own]
+
+    def update(self, minibatch: Batch, learning_rate: float, trace: Trace | None = None) -> dict[str, float]:
+        """See Learner."""
+        try:
+            return super().update(minibatch, learning_rate, trace)
+        except BaseException:
+            self._optimizer.zero_grad(set_to_none=True)
+            root = self._roots[id(self._split)]
+            if self._in_a_pass and hasattr(root, "reset_iter_state"):
+                root.reset_iter_state()
+            raise
+        finally:
+            self._reshard()
+
+    # --- how it works ---------------------------------------------------------------------------
+
+    def _cuts(self, batch: Batch, rows: list[int]) -> list[list[list[tuple[int, ...]]]]:
+        settings = self._settings
+        return cuts(batch, rows, settings.packing, settings.tokens_per_microbatch, self.ranks.count)
+
+    def _passes(self, batch: Batch, rows: list[int]) -> Iterator[tuple[MicroBatch | None, bool]]:
+        """(this rank's micro-batch, or None, whether it is the last), as often as the ranks have to gather together.
+
+        Where blocks are freed after their forward pass every pass gathers and reduces, so all ranks make the same
+        number; else weights are gathered in the first and gradients reduced in the last, and each rank needs one.
+        """
+        ranks = self._cuts(batch, rows)
+        own = ranks[self.ranks.rank]
+        count = max(1, max(map(len, ranks)) if self._sharding.reshard_after_forward else len(own))
+        for number in range(count):
+            micro = build(batch, own[number], self._settings.packing) if number < len(own) else None
+            yield micro, number == count - 1
+
+    def _backward(
+        self, minibatch: Batch, rows: list[int], totals: dict[str, float] | None = None, trace: Trace | None = None
+    ) -> None:
+        if not rows:
+            return
+        root = self._roots[id(self._split)]
+        for micro, last in self._passes(minibatch, rows):
+            if not self._sharding.reshard_after_forward:
+                root.set_requires_gradient_sync(last)
+                root.set_reshard_after_backward(last)
+                root.set_is_last_backward(last)
+            with span("forward"):
+                if micro is None:
+                    of_nothing = self._forward(self._split, nothing(self._settings.packing))
+                    loss, sums = (of_nothing[0].sum() + of_nothing[1].sum()) * 0.0, {}
+                else:
+                    loss, sums = self._loss(minibatch, micro, trace)
+            if totals is not None:
+                add(totals, sums)
+            with span("backward"):
+                loss.backward()  # type: ignore[no-untyped-call]
+
+    def _joined(self, totals: dict[str, float], trace: Trace | None) -> dict[str, float]:
+        if trace is not None and trace.logprobs is not None and trace.collision is not None:
+            self.ranks.add(trace.logprobs)
+            self.ranks.add(trace.collision)
+        everybody: dict[str, float] = {}
+        for own in self.ranks.gather(totals):
+            add(everybody, own)
+        return everybody
+
+    # --- whole weights --------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def export_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """See Learner. Each rank has to take all of them."""
+        for name, parameter in self.model.named_parameters():
+            plain = self._plain_name(name)
+            if plain is not None:
+                yield plain, self._whole(plain, parameter)
+
+    def _plain_name(self, name: str) -> str | None:
+        return name if self._adapters is None else self._adapters.plain_name(name)
+
+    def _whole(self, plain: str, parameter: Tensor) -> Tensor:
+        """A weight as a plain model has it."""
+        whole = self._state.whole(parameter)
+        return whole if self._adapters is None else self._adapters.merged(plain, whole, self._state.whole)
+
+    def parameters(self) -> Iterator[tuple[str, Tensor, bool]]:
+        """See Learner: this rank's rows of each weight."""
+        for name, parameter in self.model.named_parameters():
+            yield name, self._held.part(parameter.detach()), parameter.requires_grad
+
+    @torch.no_grad()
+    def host_weights(self) -> dict[str, Tensor]:
+        """See Learner. Complete on rank 0, empty elsewhere."""
+        tied = {name: id(p) for name, p in self.model.named_parameters(remove_duplicate=False)}
+        copies: dict[int, Tensor] = {}
+        result: dict[str, Tensor] = {}
+        for name, tensor in self.model.state_dict().items():
+            plain = self._plain_name(name)
+            if plain is None:
+                continue
+            key = tied.get(name, id(tensor))
+            if key not in copies:
+                whole = self._whole(plain, tensor)
+                copies[key] = whole.to("cpu", copy=True) if self.ranks.first else whole.new_empty(0)
+            result[plain] = copies[key]
+        return result if self.ranks.first else {}
+
+    @torch.no_grad()
+    def reset_reference(self) -> None:
+        """See Learner."""
+        if self._reference_model is None:
+            raise ModelError("no reference policy was loaded; set algorithm.kl.place")
+        reference = dict(self._reference_model.named_parameters())
+        for name, weight in self.export_weights():
+            self._state.fill(reference[name], weight)
+        self._reference_moved = True
+        self._optimizer.state.clear()
+
+
+def shard(model: Any, mesh: DeviceMesh, sharding: FsdpSettings, dtype: torch.dtype) -> Any:
+    """Shards each decoder block, then all the rest, in place; returns the outermost module. Gradients are summed."""
+    lower = None if dtype == torch.float32 else dtype
+    options: dict[str, Any] = {
+        "mesh": mesh,
+        "mp_policy": MixedPrecisionPolicy(param_dtype=lower, reduce_dtype=lower and torch.float32),
+        "offload_policy": CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda")
+        if sharding.cpu_offload
+        else OffloadPolicy(),
+    }
+    for block in decoder_blocks(model):
+        fully_shard(block, reshard_after_forward=sharding.reshard_after_forward, **options)
+    root: Any = fully_shard(Whole(model), reshard_after_forward=False, **options)
+    for module in sharded_modules(root):
+        module.set_gradient_divide_factor(1.0)  # the denominator was handed in
+        module.set_force_sum_reduction_for_comms(True)  # gloo knows no other way to a sum
+    if hasattr(root, "set_reduce_scatter_unused_params"):  # experts that only some ranks' tokens reach
+        root.set_reduce_scatter_unused_params(True)
+    return root
+
+
+def decoder_blocks(model: Any) -> list[nn.Module]:
+    """The modules that transformers never splits over devices. None are found in some models: one shard then."""
+    names = set(getattr(model, "_no_split_modules", None) or ())
+    found = [module for module in model.modules() if type(module).__name__ in names]
+    inner = {id(child) for module in found for child in module.modules() if child is not module}
+    return [module for module in found if id(module) not in inner]
+
+
+def sharded_modules(root: nn.Module) -> list[Any]:
+    """Those with shards of their own."""
+    return [module for module in root.modules() if isinstance(module, FSDPModule)]
+
+
+def nothing(packing: Packing) -> MicroBatch:
+    """Two tokens that count for nothing: a pass of a rank that has none left, in step with those that have."""
+    tokens = torch.zeros(1, 2)
+    row = Batch(
+        draw=torch.tensor([0]),
+        prompt_lengths=torch.tensor([1]),
+        lengths=torch.tensor([2]),
+        token_ids=tokens.long(),
+        loss_mask=tokens.bool(),
+        engine_logprobs=tokens,
+        advantages=tokens[:, 0],
+        row_weights=tokens[:, 0].double(),
+    )
+    return build(row, [(0,)], packing)
