@@ -17,6 +17,7 @@ from dapo.rollout.base import RolloutEngine
 from dapo.rollout.scripted import Order, ScriptedEngine
 from dapo.rollout.torch_engine import TorchEngine
 from dapo.types import Finish, FinishedDraw, Prompt, Response
+from helpers_cluster import close_open, remote_engines
 from helpers_engine import Responses, collect, ids, params
 from tiny import EOS_ID, model, prompt
 
@@ -49,15 +50,20 @@ ENGINES: dict[str, Callable[[], RolloutEngine]] = {
     "scripted-shortest": lambda: scripted("shortest"),
     "scripted-random": random_order,
     "torch": torch_engine,
+    "ray": lambda: remote_engines(torch_engine),
 }
 LIMIT = 10  # some of the responses end by EOS, some by this
 PROMPTS = [prompt([4 + (5 * i + j) % 50 for j in range(1 + 4 * i)], name=f"p{i}") for i in range(4)]
 
 
-@pytest.fixture(params=ENGINES)
-def make(request: pytest.FixtureRequest) -> Callable[[], RolloutEngine]:
+SLOW = ("ray",)
+
+
+@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in ENGINES])
+def make(request: pytest.FixtureRequest) -> Iterator[Callable[[], RolloutEngine]]:
     """Gives fresh engines of one kind."""
-    return ENGINES[request.param]
+    yield ENGINES[request.param]
+    close_open()
 
 
 @pytest.fixture

@@ -135,7 +135,7 @@ def make_engine(config: Config, model: Any, policy: Policy) -> RolloutEngine:
 
 def make_learner(config: Config, model: Any, reference: Any | None, dtype: Any) -> Learner:
     """The learner that `learner.kind` names."""
-    if config.learner.kind != "torch":
+    if config.learner.kind not in ("torch", "fsdp"):
         factory = plugin("dapo.learners", config.learner.kind, "learner.kind", ("torch",))
         return factory(config, model, reference)  # type: ignore[no-any-return]
     algorithm, train = config.algorithm, config.train
@@ -159,6 +159,11 @@ def make_learner(config: Config, model: Any, reference: Any | None, dtype: Any) 
         entropy_coef=algorithm.entropy_coef,
     )
     objective, lora = make_objective(config), LoraSettings.of(config)
+    if config.learner.kind == "fsdp":
+        from dapo.learner.fsdp import FsdpLearner, FsdpSettings
+
+        sharding = FsdpSettings.of(config.learner.fsdp)
+        return FsdpLearner(model, settings, objective, dtype=dtype, reference=reference, sharding=sharding, lora=lora)
     if lora is not None:
         return LoraLearner(model, settings, objective, lora=lora, dtype=dtype, reference=reference)
     return TorchLearner(model, settings, objective, dtype=dtype, reference=reference)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
@@ -123,9 +124,10 @@ class RemoteEngines:
         """See RolloutEngine."""
         if not self._attempts:
             raise EngineError("poll with nothing in flight would wait for ever")
+        until = time.monotonic() + POLL_SECONDS
         self._feed()
-        if not self._ready:
-            self._collect(POLL_SECONDS)
+        while not self._ready and (left := until - time.monotonic()) > 0:
+            self._collect(left)
             self._feed()
         ready, self._ready = self._ready, []
         for finished in ready:

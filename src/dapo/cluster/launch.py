@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import partial
 
@@ -13,6 +12,7 @@ from dapo.cluster.learner import RemoteLearner
 from dapo.cluster.makers import Factories, Facts, make_engine, make_rank
 from dapo.cluster.placement import Seats, Wanted, check_here, check_room, release, reserve, wanted
 from dapo.cluster.rank import RankActor
+from dapo.cluster.replies import Home
 from dapo.cluster.session import Session
 from dapo.cluster.weights import ObjectStore
 from dapo.config.schema import Config
@@ -33,13 +33,13 @@ class Cluster:
     facts: Facts
 
     def __init__(self, session: Session, config: Config, factories: Factories, *, judged: bool) -> None:
-        own, folder, self._session = config.cluster, os.getcwd(), session
+        own, home, self._session = config.cluster, Home.here(), session
         nodes = session.nodes()
         self._nodes, self._parts = len(nodes), wanted(config, gpus=any(node.get("GPU") for node in nodes))
         check_room(list(self._parts.values()), nodes)
         self._groups = reserve(self._parts)
         ranks = Seats(
-            RankActor, self._parts["learner"], self._groups["learner"], folder, concurrency_groups={"save": 1}
+            RankActor, self._parts["learner"], self._groups["learner"], home, concurrency_groups={"save": 1}
         )
         self.learner = RemoteLearner(
             [ranks.start(number) for number in range(own.learner_ranks)],
@@ -48,7 +48,7 @@ class Cluster:
             stop=ranks.stop,
         )
         self.engines = RemoteEngines(
-            Seats(EngineActor, self._parts["engine"], self._groups["engine"], folder),
+            Seats(EngineActor, self._parts["engine"], self._groups["engine"], home),
             partial(make_engine, config, factories),
             count=own.engines,
             slots=config.engine.slots,
@@ -57,7 +57,7 @@ class Cluster:
         )
         self.scores: RemoteScores | None = None
         if own.graders:
-            seats = Seats(GraderActor, self._parts["grader"], None, folder, scheduling_strategy="SPREAD")
+            seats = Seats(GraderActor, self._parts["grader"], None, home, scheduling_strategy="SPREAD")
             self.scores = RemoteScores(seats, config, own.graders, judged=judged)
 
     def ready(self) -> str:

@@ -109,8 +109,15 @@ class RemoteLearner:
         return iter(self._call("parameters"))
 
     def parameter_samples(self) -> Iterator[tuple[str, Tensor, int, bool]]:
-        """(name, `weight_numbers` of it, how many numbers it has, whether updates move it) of every weight."""
-        return iter(self._gather(self._each("parameter_samples")))
+        """(name, numbers of it, how many it has in all, whether updates move it) of every weight.
+
+        Of a weight that is spread over the ranks, `weight_numbers` of each rank's part, one behind the other.
+        """
+        import torch
+
+        for parts in zip(*self._gather_all(self._each("parameter_samples")), strict=True):
+            name, _, _, moves = parts[0]
+            yield name, torch.cat([sample for _, sample, _, _ in parts]), sum(count for _, _, count, _ in parts), moves
 
     def state_dict(self) -> dict[str, Tensor]:
         """See Learner."""
@@ -126,9 +133,12 @@ class RemoteLearner:
 
     def save_hf(self, path: Path, weights: Mapping[str, Tensor] | None = None) -> None:
         """See Learner. The first rank writes, on a file system that it shares with this process."""
+        if weights is None:
+            self._call("save_hf", path)
+            return
         self._refuse_lost()
         save = self._ranks[0].save_hf.options(concurrency_group="save").remote
-        self._gather([save(path, None if weights is None else _stored(dict(weights)))])
+        self._gather([save(path, _stored(dict(weights)))])
 
     def close(self) -> None:
         """Ends the ranks. Safe to call twice."""
@@ -153,7 +163,11 @@ class RemoteLearner:
             raise LearnerLost(self._lost)
 
     def _gather(self, calls: Sequence[Any]) -> Any:
-        """Rank 0's answer, once all have answered.
+        """Rank 0's answer, once all have answered. Raises as `_gather_all`."""
+        return self._gather_all(calls)[0]
+
+    def _gather_all(self, calls: Sequence[Any]) -> list[Any]:
+        """The answers of all ranks.
 
         Raises:
             LearnerLost: a rank died, or failed in another way than the others.
@@ -178,7 +192,7 @@ class RemoteLearner:
             if until is not None and waiting and time.monotonic() > until:
                 break
         if not failed:
-            return answers[0]
+            return [answers[rank] for rank in range(len(calls))]
         rank, first = next(iter(failed.items()))
         if len({(type(e), str(e)) for e in failed.values()}) == 1 and len(failed) == len(calls):
             raise first

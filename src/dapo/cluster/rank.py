@@ -63,9 +63,9 @@ class RankActor(Actor):
         return self._answer((self._learner.update(minibatch, learning_rate, trace), trace))
 
     def parameter_samples(self) -> Reply:
-        """(name, `weight_numbers` of it, how many numbers it has, whether updates move it) of every weight."""
+        """(name, `weight_numbers` of it, how many numbers it has, whether updates move it) of what is held here."""
         own = self._learner
-        return self._answer([(name, weight_numbers(w), w.numel(), moves) for name, w, moves in own.parameters()])
+        return self._reply([(name, weight_numbers(w), w.numel(), moves) for name, w, moves in own.parameters()])
 
     def export(self, transport: WeightTransport) -> Iterator[Any]:
         """Rank 0: yields what the transport sends, then samples of the weights. The others only take part."""

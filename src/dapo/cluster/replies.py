@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,19 @@ class Reply:
 
     value: Any
     lines: tuple[tuple[int, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where a process is at home: the folder that relative paths are relative to, and where modules are found."""
+
+    folder: str
+    path: tuple[str, ...]
+
+    @classmethod
+    def here(cls) -> Home:
+        """Of this process."""
+        return cls(os.getcwd(), tuple(map(os.path.abspath, sys.path)))
 
 
 class Died(Exception):
@@ -54,10 +68,12 @@ class Actor:
     """Base of our actors: the run's working directory, and logs that go with the replies.
 
     Args:
-        folder: the directory that the run's relative paths are relative to.
+        home: of the process that drives the run.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, home: Home) -> None:
+        sys.path += [place for place in home.path if place not in sys.path and os.path.isdir(place)]
+        folder = home.folder
         self._lines = Lines()
         for name in ("dapo", "py.warnings"):
             logging.getLogger(name).addHandler(self._lines)

@@ -13,7 +13,11 @@ logger = logging.getLogger(__name__)
 
 ADDRESS = "RAY_ADDRESS"
 LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0": Ray listens on 127.0.0.1 alone, as it does by itself on macOS
-QUIET = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}  # no advice, no reports
+QUIET = {  # no advice, no reports, nothing said of answers that nobody waits for any more
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_IGNORE_UNHANDLED_ERRORS": "1",
+}
 
 
 def need_ray() -> Any:
