@@ -132,7 +132,7 @@ def _unpacked(bucket: Bucket) -> Iterator[tuple[str, Tensor]]:
         dtype: torch.dtype = getattr(torch, entry.dtype)
         count = int(np.prod(entry.shape, dtype=np.int64))
         raw = whole[entry.start : entry.start + count * dtype.itemsize]
-        yield entry.name, raw.view(dtype).reshape(entry.shape)
+        yield entry.name, (raw.view(dtype) if count else torch.empty(0, dtype=dtype)).reshape(entry.shape)
 
 
 class Published:
