@@ -17,6 +17,7 @@ from dapo.cluster.weights import ObjectStore, Published
 from dapo.errors import ConfigError, EngineError, UserError
 from dapo.rollout.base import weight_sample
 from helpers_learner import config
+from helpers_run import quiet_dapo
 from tiny import model
 
 WEIGHTS = [*model(3).named_parameters(), ("odd", torch.arange(7, dtype=torch.int64)), ("none", torch.zeros(0, 4))]
@@ -172,3 +173,32 @@ def test_ray_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(ConfigError, match=r'pip install "dapo-rl\[ray\]"'):
         need_ray()
+
+
+@pytest.mark.parametrize(
+    ("there", "words", "told"),
+    [
+        (0, ["--gpus", "4"], "--gpus 4: of GPUs this machine has none that torch sees; leave --gpus out"),
+        (2, ["--gpus", "4"], "--gpus 4: of GPUs this machine has 2 that torch sees; ask for 2"),
+        (8, ["--gpus", "4", "cluster.engines=1"], "chooses cluster.engines itself; leave out cluster.engines=1"),
+        (8, ["--gpus", "1"], "one GPU"),
+    ],
+    ids=["no GPU", "fewer", "said twice", "one"],
+)
+def test_gpus_that_are_not_there(monkeypatch: pytest.MonkeyPatch, there: int, words: list[str], told: str) -> None:
+    """Exit code 2 and one line, before anything is loaded."""
+    monkeypatch.setattr("torch.cuda.device_count", lambda: there)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    code, _, err = quiet_dapo("train", "tiny", *words)
+    assert code == 2
+    assert told in err
+    assert err.count("\n") == 1
+
+
+def test_gpus_that_are_there_are_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was chosen, as words that could have been typed."""
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    code, _, err = quiet_dapo("train", "tiny", "--gpus", "8", "--dry-run")
+    assert code == 0, err
+    assert "--gpus 8: cluster.kind=ray cluster.learner_ranks=4 cluster.engines=4" in err

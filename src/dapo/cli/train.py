@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     type=click.Choice([*ROOTS, "prompts"]),
     help="With --resume: go on although this is not what the run began with. May be repeated.",
 )
+@click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="Deal N GPUs out to engines and learner, by Ray.")
 @click.option("--dry-run", is_flag=True, help="Check configuration and data, print the batch sizes, train nothing.")
 @click.option("--profile", is_flag=True, help="Write profile.jsonl, where each step's time went; print the sums.")
 @click.option("--json", "as_json", is_flag=True, help="Print the last metrics as JSON on stdout.")
@@ -38,6 +39,7 @@ def train(
     output_dir: str | None,
     resume: str | None,
     allow_changed: tuple[str, ...],
+    gpus: int | None,
     dry_run: bool,
     profile: bool,
     as_json: bool,
@@ -47,6 +49,8 @@ def train(
 
     Settings: defaults < recipe < overlays < key=value. `dapo config RECIPE --explain` lists them.
     """
+    if gpus is not None:
+        words = (*words, *_placed(gpus, words))
     if resume:
         if output_dir:
             raise ConfigError("--resume goes on in the run's own directory; leave --output-dir out")
@@ -78,6 +82,19 @@ def train(
         _finish(parts, as_json)
     finally:
         run.release()
+
+
+def _placed(gpus: int, words: tuple[str, ...]) -> tuple[str, ...]:
+    """Key=value words for --gpus; prints what was chosen."""
+    from dapo.cluster.placement import check_gpus, split
+
+    chosen = {"cluster.kind": "ray", **split(gpus), "cluster.gpus_per_rank": 1, "cluster.gpus_per_engine": 1}
+    if said := [word for word in words if word.partition("=")[0] in chosen]:
+        raise ConfigError(f"--gpus {gpus} chooses {said[0].partition('=')[0]} itself; leave out {said[0]}, or --gpus")
+    check_gpus(gpus)
+    placed = tuple(f"{key}={value}" for key, value in chosen.items())
+    click.echo(f"--gpus {gpus}: {' '.join(placed)}", err=True)
+    return placed
 
 
 def _resume(

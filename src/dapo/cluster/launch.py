@@ -38,9 +38,7 @@ class Cluster:
         self._nodes, self._parts = len(nodes), wanted(config, gpus=any(node.get("GPU") for node in nodes))
         check_room(list(self._parts.values()), nodes)
         self._groups = reserve(self._parts)
-        ranks = Seats(
-            RankActor, self._parts["learner"], self._groups["learner"], home, concurrency_groups={"save": 1}
-        )
+        ranks = Seats(RankActor, self._parts["learner"], self._groups["learner"], home, concurrency_groups={"save": 1})
         self.learner = RemoteLearner(
             [ranks.start(number) for number in range(own.learner_ranks)],
             partial(make_rank, config, factories),

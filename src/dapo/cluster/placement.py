@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dapo.cluster.session import need_ray
+from dapo.cluster.session import need_ray, own_cluster
 from dapo.config.schema import Config
 from dapo.errors import ConfigError, EnginesLost, UserError
 
@@ -166,6 +166,19 @@ def split(gpus: int) -> dict[str, int]:
     if gpus < 2:
         raise ConfigError("--gpus: with one GPU engine and learner share it in one process; leave --gpus out")
     return {"cluster.learner_ranks": gpus // 2, "cluster.engines": gpus - gpus // 2}
+
+
+def check_gpus(count: int) -> None:
+    """Raises UserError when a cluster on this machine would have fewer; what another one has is seen on joining it."""
+    if not own_cluster():
+        return
+    import torch
+
+    there = torch.cuda.device_count()
+    if count > there:
+        has = f"{there} that torch sees" if there else "none that torch sees"
+        mend = f"ask for {there}" if there > 1 else "leave --gpus out, which trains in one process"
+        raise UserError(f"--gpus {count}: of GPUs this machine has {has}; {mend}, or name a cluster in RAY_ADDRESS")
 
 
 def _words(resources: Mapping[str, float]) -> str:

@@ -48,8 +48,7 @@ class RankActor(Actor):
 
     def start(self, make: Callable[[Place], Made], place: Place) -> Reply:
         """Joins the process group, builds the learner anew; rank 0 replies with the facts."""
-        if place.size > 1:
-            _join(place)
+        _join(place)
         self._learner, self._place = (made := make(place)).learner, place
         return self._answer(made.facts)
 
@@ -87,12 +86,14 @@ class RankActor(Actor):
 
 
 def _join(place: Place) -> None:
-    """Enters the process group of a generation, after leaving an earlier one."""
+    """Enters the process group of a generation, after leaving an earlier one. A rank alone has none."""
     import torch
     import torch.distributed as dist
 
     if dist.is_initialized():
         dist.destroy_process_group()
+    if place.size == 1:
+        return
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(
         backend,

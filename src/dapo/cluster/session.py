@@ -24,7 +24,7 @@ def need_ray() -> Any:
     """The module ray. Raises ConfigError where it is not installed."""
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
-    if _own_cluster():
+    if own_cluster():
         os.environ.setdefault(LOOPBACK, "0")  # read when Ray is imported
     try:
         import ray
@@ -33,7 +33,8 @@ def need_ray() -> Any:
     return ray
 
 
-def _own_cluster() -> bool:
+def own_cluster() -> bool:
+    """Whether the environment names no other cluster than one on this machine."""
     return os.environ.get(ADDRESS, "local") in ("", "local")
 
 
@@ -54,7 +55,7 @@ class Session:
         if ray.is_initialized():
             return cls(own=False, connected=False)
         quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
-        if _own_cluster():
+        if own_cluster():
             ray.init(address="local", include_dashboard=False, num_cpus=cpus, **quiet)
             return cls(own=True, connected=True)
         address = os.environ[ADDRESS]
@@ -71,7 +72,7 @@ class Session:
     @staticmethod
     def starts_own() -> bool:
         """Whether `open` will start a cluster."""
-        return not need_ray().is_initialized() and _own_cluster()
+        return not need_ray().is_initialized() and own_cluster()
 
     @staticmethod
     def nodes() -> list[dict[str, float]]:
