@@ -5,11 +5,9 @@ from __future__ import annotations
 import atexit
 import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
-
-import pytest
 
 from dapo.cluster.engine_actor import EngineActor
 from dapo.cluster.engines import RemoteEngines
@@ -87,13 +85,6 @@ def close_open() -> None:
     """Parks what is open."""
     while OPEN:
         OPEN.pop().close()
-
-
-@pytest.fixture
-def closing() -> Iterator[None]:
-    """What a test opens is parked behind it."""
-    yield
-    close_open()
 
 
 def rank_of(make: Callable[..., Learner], place: Place, *arguments: Any) -> Made:

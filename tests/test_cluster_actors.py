@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,13 +26,21 @@ from dapo.learner.base import Learner
 from dapo.reward import Scorers
 from dapo.rollout.torch_engine import TorchEngine
 from dapo.types import Batch, Prompt, Verdict
-from helpers_cluster import learner_of, local_ray, remote_engines
+from helpers_cluster import close_open, learner_of, local_ray, remote_engines
 from helpers_engine import collect, ids, params
 from helpers_fsdp import fsdp_learner
 from helpers_learner import SHAPE, batch_of, config, rows_of, same, torch_learner, weights, with_old
 from tiny import EOS_ID, model, prompt
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("closing")]
+
+
+@pytest.fixture
+def closing() -> Iterator[None]:
+    """What a test opens is closed behind it."""
+    yield
+    close_open()
+
 
 PROMPTS = [prompt([4 + (5 * i + j) % 50 for j in range(1 + 4 * i)], name=f"p{i}") for i in range(4)]
 DRAWS = range(12)

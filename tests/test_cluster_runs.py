@@ -137,9 +137,8 @@ def test_more_than_the_cluster_has(tmp_path: Path) -> None:
     local_ray()
     start = time.monotonic()
     recipe = helpers.write_recipe(tmp_path)
-    code, _, err = helpers.quiet_dapo(
-        "train", recipe, *RAY, "cluster.cpus_per_engine=50", "-q", "--output-dir", tmp_path / "run"
-    )
+    own = (*RAY, "cluster.cpus_per_engine=50", "-q")
+    code, _, err = helpers.quiet_dapo("train", recipe, *own, "--output-dir", tmp_path / "run")
     assert code == 2
     assert "error: cluster.learner_ranks = 1 of 1 CPU core each; cluster.engines = 2 of 50 CPU cores each" in err
     assert "lower cluster.learner_ranks or cluster.engines" in err
@@ -197,15 +196,7 @@ def _text(path: Path) -> str:
         return ") Z"
 
 
-ENDS: dict[str, Callable[[subprocess.Popen[str]], None]] = {
-    "killed": lambda process: process.kill(),
-    "Ctrl-C": lambda process: process.send_signal(signal.SIGINT),
-    "Ctrl-C twice": lambda process: (
-        process.send_signal(signal.SIGINT),
-        time.sleep(0.05),
-        process.send_signal(signal.SIGINT),
-    )[0],
-}
+ENDS = {"killed": (signal.SIGKILL,), "Ctrl-C": (signal.SIGINT,), "Ctrl-C twice": (signal.SIGINT, signal.SIGINT)}
 
 
 @pytest.mark.parametrize(("end", "code"), [("killed", -9), ("Ctrl-C", 3), ("Ctrl-C twice", 130)])
