@@ -26,10 +26,12 @@ def world_of_one() -> None:
 
 
 def fsdp_learner(
-    model: Any = None, *, sharding: FsdpSettings = FsdpSettings(), lora: Any = None, **rest: Any
+    model: Any = None, *, sharding: FsdpSettings | None = None, lora: Any = None, **rest: Any
 ) -> FsdpLearner:
     """A sharded learner of a tiny model; more keywords are those of `torch_learner`."""
-    made: FsdpLearner = torch_learner(model, make=partial(FsdpLearner, sharding=sharding, lora=lora), **rest)
+    made: FsdpLearner = torch_learner(
+        model, make=partial(FsdpLearner, sharding=sharding or FsdpSettings(), lora=lora), **rest
+    )
     return made
 
 

@@ -451,7 +451,7 @@ COMBINATIONS: list[tuple[dict[str, Any], str]] = [
     ({"algorithm.kl.coef": 0.1}, "algorithm.kl.place"),
     ({"learner.lora_alpha": 16}, "learner.lora_alpha does nothing without adapters; set learner.lora_rank"),
     ({"learner.lora_targets": "attention"}, "learner.lora_targets does nothing without adapters"),
-    ({"learner.lora_rank": 8, "learner.kind": "mine"}, 'learner.lora_rank is of learner.kind = "torch", not "mine"'),
+    ({"learner.lora_rank": 8, "learner.kind": "mine"}, 'is of learner.kind = "torch" or "fsdp", not "mine"'),
     ({"learner.lora_rank": 8, "learner.lora_alpha": 0}, "learner.lora_alpha = 0"),
     ({"learner.lora_rank": 0}, "learner.lora_rank = 0"),
     ({"learner.lora_rank": 8, "learner.lora_targets": "head"}, "learner.lora_targets"),

@@ -37,14 +37,15 @@ LAYERS: list[set[str]] = [
     {"objectives"},  # by their names
     {"model"},
     {"data", "reward", "rollout", "learner"},
-    {"records"},  # rollouts as plain rows
+    {"records", "learners"},  # rollouts as plain rows; the learner of a configuration
     {"advantages"},  # shaped rewards into advantages
     {"grading", "batch", "flight"},  # draws into groups, groups into batches: shared by the layers above
-    {"sampling", "evaluate", "run", "cluster"},
+    {"sampling", "evaluate", "run"},
+    {"cluster"},  # actors; their ranks tell digests as `run.manifest` makes them
     {"credit"},  # where an update's gradient comes from
     {"ledger", "metrics", "tracing", "alerts", "checks"},
     {"parts", "provenance"},
-    {"stopping", "shown"},
+    {"stopping", "shown", "started"},
     {"loop"},
     {"build"},
     {"evaluator", "curate", "rate", "report"},

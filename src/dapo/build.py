@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from dapo.alerts import Watch
 from dapo.checks.watch import SelfChecks
+from dapo.cluster.makers import Factories
 from dapo.config.explain import epoch_words
 from dapo.config.load import from_run, with_words
 from dapo.config.schema import Config
@@ -29,12 +28,18 @@ from dapo.data import (
 from dapo.errors import ConfigError, UserError
 from dapo.grading import GroupGrader
 from dapo.learner.base import Learner
-from dapo.learner.lora import LoraLearner, LoraSettings, need_peft
-from dapo.learner.settings import LearnerSettings
-from dapo.learner.torch_learner import Objective, TorchLearner
+from dapo.learner.lora import need_peft
+from dapo.learners import (
+    LEARNERS,
+    call_ranks,
+    learner_device,
+    load_reference,
+    make_learner,
+    make_objective,
+    plugin,
+)
 from dapo.ledger import Progress
 from dapo.model.loading import check_architecture, eos_ids, load_model, load_tokenizer, pick_device, pick_dtype
-from dapo.objectives import BUILT_IN, clip_bounds
 from dapo.parts import Parts
 from dapo.provenance import (
     check_adapters,
@@ -46,7 +51,6 @@ from dapo.provenance import (
     record_start,
 )
 from dapo.reward import Scorers
-from dapo.reward.functions import load_function
 from dapo.reward.pool import lost_workers
 from dapo.rollout.base import RolloutEngine
 from dapo.rollout.torch_engine import TorchEngine
@@ -57,6 +61,7 @@ from dapo.run.tools import load_functions, make_trackers, missing_notes
 from dapo.run.trackers import Trackers
 from dapo.run.view import View
 from dapo.sampling import Collector
+from dapo.started import Started, start_on_cluster
 from dapo.types import Prompt, TrainState
 
 logger = logging.getLogger(__name__)
@@ -80,37 +85,14 @@ def check_inputs(config: Config) -> tuple[Scorers, CheckedData]:
     load_functions(config)
     if config.learner.lora_rank is not None:
         need_peft()
-    for field, kind in (("engine", config.engine.kind), ("learner", config.learner.kind)):
-        if kind != "torch":
-            plugin(f"dapo.{field}s", kind, f"{field}.kind", ("torch",))
+    if config.engine.kind != "torch":
+        plugin("dapo.engines", config.engine.kind, "engine.kind", ("torch",))
+    if config.learner.kind not in LEARNERS:
+        plugin("dapo.learners", config.learner.kind, "learner.kind", LEARNERS)
     scorers = Scorers.of(config)
     checked = check_data(config, scorers.check if scorers.has_correctness else None)
     checked.notes += forecast_notes(config, checked.training, checked.weights) + missing_notes(config)
     return scorers, checked
-
-
-def make_objective(config: Config) -> Objective:
-    """The per-token loss that `algorithm.objective` names."""
-    algorithm = config.algorithm
-    if algorithm.objective in BUILT_IN:
-        if algorithm.objective in {point.name for point in importlib.metadata.entry_points(group="dapo.objectives")}:
-            raise ConfigError(
-                f'algorithm.objective = "{algorithm.objective}": an installed package registers an objective of this '
-                "built-in name (dapo.objectives); which one is meant can't be told: rename it there, or uninstall it"
-            )
-        return partial(BUILT_IN[algorithm.objective], algorithm)
-    if ":" not in algorithm.objective:
-        return plugin("dapo.objectives", algorithm.objective, "algorithm.objective", tuple(BUILT_IN))  # type: ignore[no-any-return]
-    return load_function(algorithm.objective, "algorithm.objective")
-
-
-def plugin(group: str, name: str, field: str, built_in: tuple[str, ...]) -> Any:
-    """What a third party registered under an entry point group. Raises ConfigError."""
-    found = {point.name: point for point in importlib.metadata.entry_points(group=group)}
-    if name not in found:
-        known = ", ".join([*built_in, *sorted(found)])
-        raise ConfigError(f'{field} = "{name}": not known; there are: {known}')
-    return found[name].load()
 
 
 def max_tokens(config: Config) -> int:
@@ -133,58 +115,21 @@ def make_engine(config: Config, model: Any, policy: Policy) -> RolloutEngine:
     )
 
 
-def make_learner(config: Config, model: Any, reference: Any | None, dtype: Any) -> Learner:
-    """The learner that `learner.kind` names."""
-    if config.learner.kind not in ("torch", "fsdp"):
-        factory = plugin("dapo.learners", config.learner.kind, "learner.kind", ("torch",))
-        return factory(config, model, reference)  # type: ignore[no-any-return]
-    algorithm, train = config.algorithm, config.train
-    bounds = clip_bounds(algorithm)
-    settings = LearnerSettings(
-        temperature=config.sampling.temperature,
-        tokens_per_microbatch=train.tokens_per_microbatch,
-        packing=train.packing,
-        logits_chunk_tokens=train.logits_chunk_tokens,
-        gradient_checkpointing=train.gradient_checkpointing,
-        weight_decay=train.weight_decay,
-        betas=train.betas,
-        adam_eps=train.adam_eps,
-        max_grad_norm=train.max_grad_norm,
-        ratio_level=bounds.pop("level"),
-        **bounds,
-        importance_cap=algorithm.importance_cap,
-        importance_level=algorithm.importance_level,
-        kl_coef=algorithm.kl.coef if algorithm.kl.place == "loss" else 0.0,
-        kl_estimator=algorithm.kl.estimator,
-        entropy_coef=algorithm.entropy_coef,
-    )
-    objective, lora = make_objective(config), LoraSettings.of(config)
-    if config.learner.kind == "fsdp":
-        from dapo.learner.fsdp import FsdpLearner, FsdpSettings
-
-        sharding = FsdpSettings.of(config.learner.fsdp)
-        return FsdpLearner(model, settings, objective, dtype=dtype, reference=reference, sharding=sharding, lora=lora)
-    if lora is not None:
-        return LoraLearner(model, settings, objective, lora=lora, dtype=dtype, reference=reference)
-    return TorchLearner(model, settings, objective, dtype=dtype, reference=reference)
-
-
 def load_policy(config: Config, tokenizer: Any) -> tuple[Policy, Any, Any]:
     """(policy, learner's model in float32, engine's model in the compute type)."""
     import torch
 
     device = pick_device(config.model)
     dtype = pick_dtype(config.model, device)
-    learner_model = load_model(config.model, torch.float32, device)
+    learner_model = load_model(config.model, torch.float32, learner_device(config))
     check_architecture(learner_model, max_tokens(config))
     engine_model = load_model(config.model, dtype, device)
     return Policy(tokenizer, eos_ids(learner_model, tokenizer)), learner_model, engine_model
 
 
-def make_grader(config: Config, scorers: Scorers, policy: Policy, remote: Any | None = None) -> GroupGrader:
-    """The grader of draws. remote: scores in other processes, in place of `scorers`."""
-    score, lost = (scorers.score, lost_workers) if remote is None else (remote, remote.lost_workers)
-    return GroupGrader(config, score, policy.decode, policy.eos_ids, lost, scorers.equal)
+def make_grader(config: Config, scorers: Scorers, policy: Policy) -> GroupGrader:
+    """The grader of draws."""
+    return GroupGrader(config, scorers.score, policy.decode, policy.eos_ids, lost_workers, scorers.equal)
 
 
 def make_stream(config: Config, data: LoadedData) -> PromptStream:
@@ -215,6 +160,7 @@ def build(
         allowed: what may differ from it, by name (see `manifest.ROOTS`).
     """
     scorers, checked = check_inputs(config)
+    call_ranks(config)
     view.phase("loading the model")
     tokenizer = load_tokenizer(config.model)
     data = tokenise_data(config, checked, tokenizer)
@@ -222,8 +168,11 @@ def build(
     for note in data.notes:
         view.say(f"note: {note}")
     view.say(f"{data_line(data)}; {epoch_words(config, stream.epoch_size)}")
-    start = start_on_cluster if config.cluster.kind == "ray" else start_here
-    started = start(config, tokenizer, scorers, view)
+    if config.cluster.kind == "ray":
+        factories = Factories(policy=Policy, engine=make_engine, max_tokens=max_tokens(config))
+        started = start_on_cluster(config, factories, tokenizer, scorers, view)
+    else:
+        started = start_here(config, tokenizer, scorers, view)
     try:
         return put_together(config, checked, data, stream, started, run, view, found, allowed)
     except BaseException:
@@ -231,34 +180,16 @@ def build(
         raise
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
-    """The parts of a run that hold models, wherever they run. `close` ends those that run elsewhere.
-
-    starting: digests of the model before its first update. computes: device and type of the learner's forward pass.
-    """
-
-    policy: Policy
-    engine: RolloutEngine
-    learner: Learner
-    grader: GroupGrader
-    starting: manifest.Starting
-    computes: tuple[Any, Any]
-    close: Callable[[], None] = lambda: None
-
-
 def start_here(config: Config, tokenizer: Any, scorers: Scorers, view: View) -> Started:
     """Engine and learner in this process."""
-    import torch
-
     policy, learner_model, engine_model = load_policy(config, tokenizer)
     device = pick_device(config.model)
     dtype = pick_dtype(config.model, device)
-    reference = load_model(config.model, torch.float32, device) if config.algorithm.kl.place != "off" else None
+    reference = load_reference(config)
     engine, starting = make_engine(config, engine_model, policy), manifest.Starting.of(learner_model)
     learner = make_learner(config, learner_model, reference, dtype)
-    if isinstance(learner, LoraLearner):
-        view.say(learner.summary)
+    if summary := getattr(learner, "summary", None):
+        view.say(summary)
     return Started(
         policy=policy,
         engine=engine,
@@ -266,29 +197,6 @@ def start_here(config: Config, tokenizer: Any, scorers: Scorers, view: View) -> 
         grader=make_grader(config, scorers, policy),
         starting=starting,
         computes=(device, dtype),
-    )
-
-
-def start_on_cluster(config: Config, tokenizer: Any, scorers: Scorers, view: View) -> Started:
-    """Engines, learner ranks and graders as actors of a Ray cluster."""
-    import torch
-
-    from dapo.cluster.launch import launch
-    from dapo.cluster.makers import Factories
-
-    factories = Factories(policy=Policy, engine=make_engine, learner=make_learner, max_tokens=max_tokens(config))
-    cluster = launch(config, factories, judged=scorers.has_correctness, say=view.say)
-    facts = cluster.facts
-    policy = Policy(tokenizer, facts.eos_ids)
-    grader = make_grader(config, scorers, policy, cluster.scores)
-    return Started(
-        policy=policy,
-        engine=cluster.engine(grader),
-        learner=cluster.learner,
-        grader=grader,
-        starting=facts.starting,
-        computes=(torch.device(facts.device), getattr(torch, facts.dtype)),
-        close=cluster.close,
     )
 
 

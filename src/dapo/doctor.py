@@ -18,6 +18,7 @@ from dapo.config.schema import Config
 from dapo.data import LoadedData, tokenise_data
 from dapo.errors import DapoError
 from dapo.learner.lora import LoraSettings, adapter_size
+from dapo.learners import alone, make_learner
 from dapo.model.loading import load_tokenizer, pick_device, pick_dtype
 from dapo.model.paths import cache_root
 from dapo.parts import learning_rate
@@ -126,7 +127,7 @@ def _engine_against_learner(
     engine = build.make_engine(config, engine_model, policy)
     scorers, _ = build.check_inputs(config)
     grader = build.make_grader(config, scorers, policy)
-    learner = build.make_learner(config, learner_model, None, dtype)
+    learner = make_learner(alone(config), learner_model, None, dtype)
     engine.load_weights(0, learner.export_weights())
     tokens = min(PROBE_TOKENS, config.sampling.max_response_tokens)
     params = SamplingParams(

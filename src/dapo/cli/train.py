@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +51,13 @@ def train(
     """Train by a recipe, e.g. `dapo train quickstart train.num_steps=5`.
 
     Settings: defaults < recipe < overlays < key=value. `dapo config RECIPE --explain` lists them.
+    Sharded: torchrun --nproc-per-node N -m dapo train RECIPE learner.kind=fsdp
     """
+    if _is_follower():
+        from dapo.learners import follow
+
+        follow()
+        return
     if gpus is not None:
         words = (*words, *_placed(gpus, words))
     if resume:
@@ -95,6 +104,13 @@ def _placed(gpus: int, words: tuple[str, ...]) -> tuple[str, ...]:
     placed = tuple(f"{key}={value}" for key, value in chosen.items())
     click.echo(f"--gpus {gpus}: {' '.join(placed)}", err=True)
     return placed
+
+
+def _is_follower() -> bool:
+    """Whether torchrun started this process beside one that trains; asked without loading torch."""
+    return all(os.environ.get(name) for name in ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")) and (
+        os.environ.get("RANK", "0") != "0"
+    )
 
 
 def _resume(
@@ -170,7 +186,8 @@ def _train_once(parts: Parts, state: Any, profile: bool) -> None:
     from dapo.loop import train as run_loop
 
     if not profile:
-        run_loop(parts, state)
+        with _closing(parts.learner):
+            run_loop(parts, state)
         return
     import torch
 
@@ -181,10 +198,21 @@ def _train_once(parts: Parts, state: Any, profile: bool) -> None:
     on_cuda = pick_device(parts.config.model).type == "cuda"
     on_step = StepProfile(parts.run, spans.start(torch.cuda.synchronize if on_cuda else lambda: None))
     try:
-        run_loop(parts, state, on_step)
+        with _closing(parts.learner):
+            run_loop(parts, state, on_step)
     finally:
         spans.stop()
         parts.view.show(on_step.table())
+
+
+@contextmanager
+def _closing(learner: Any) -> Iterator[None]:
+    """A learner that has other processes sends them home, however the run ends."""
+    try:
+        yield
+    finally:
+        if (close := getattr(learner, "close", None)) is not None:
+            close()
 
 
 def _dry_run(config: Config, as_json: bool) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from dapo.cluster.engine_actor import EngineActor
 from dapo.cluster.engines import RemoteEngines
 from dapo.cluster.graders import GraderActor, RemoteScores, ScoredAhead
-from dapo.cluster.learner import RemoteLearner
+from dapo.cluster.learner import RemoteLearner, RemoteShards
 from dapo.cluster.makers import Factories, Facts, make_engine, make_rank
 from dapo.cluster.placement import Seats, Wanted, check_here, check_room, release, reserve, wanted
 from dapo.cluster.rank import RankActor
@@ -39,7 +39,8 @@ class Cluster:
         check_room(list(self._parts.values()), nodes)
         self._groups = reserve(self._parts)
         ranks = Seats(RankActor, self._parts["learner"], self._groups["learner"], home, concurrency_groups={"save": 1})
-        self.learner = RemoteLearner(
+        kind = RemoteLearner if own.learner_ranks == 1 else RemoteShards
+        self.learner = kind(
             [ranks.start(number) for number in range(own.learner_ranks)],
             partial(make_rank, config, factories),
             transport=ObjectStore(),

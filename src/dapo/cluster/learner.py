@@ -209,6 +209,21 @@ class RemoteLearner:
         return LearnerLost(self._lost)
 
 
+class RemoteShards(RemoteLearner):
+    """A learner of several ranks, which write and read checkpoints themselves. See SavesItself.
+
+    The disk has to be one that all ranks and this process see.
+    """
+
+    def write_state(self, folder: Path) -> None:
+        """See SavesItself."""
+        self._call("write_state", folder)
+
+    def read_state(self, folder: Path) -> None:
+        """See SavesItself."""
+        self._call("read_state", folder)
+
+
 def _node(actor: Any) -> str:
     return str(need_ray().get_runtime_context().get_node_id())
 

@@ -9,6 +9,7 @@ from typing import Any
 from dapo.cluster.rank import Made, Place
 from dapo.config.schema import Config
 from dapo.learner.base import Learner
+from dapo.learners import learner_device, load_reference, make_learner, sharded_learner
 from dapo.model.loading import check_architecture, eos_ids, load_model, load_tokenizer, pick_device, pick_dtype
 from dapo.rollout.base import RolloutEngine
 from dapo.run.manifest import Starting
@@ -20,13 +21,11 @@ class Factories:
 
     policy: (tokenizer, EOS ids) -> what engines are given of them.
     engine: (config, model, policy) -> an engine.
-    learner: (config, model, reference or None, compute type) -> a learner.
     max_tokens: the longest prompt + response.
     """
 
     policy: Callable[[Any, tuple[int, ...]], Any]
     engine: Callable[[Config, Any, Any], RolloutEngine]
-    learner: Callable[[Config, Any, Any, Any], Learner]
     max_tokens: int
 
 
@@ -54,22 +53,21 @@ def make_engine(config: Config, factories: Factories) -> RolloutEngine:
 
 
 def make_rank(config: Config, factories: Factories, place: Place) -> Made:
-    """A rank's learner; of several ranks one that is sharded."""
+    """A rank's learner; of several ranks one that is sharded, whose models stay on the host until they are."""
     import torch
 
+    several = place.size > 1
+    if several:
+        config = config.model_copy(update={"learner": config.learner.model_copy(update={"kind": "fsdp"})})
     device = pick_device(config.model)
     dtype = pick_dtype(config.model, device)
-    model: Any = load_model(config.model, torch.float32, device)
+    model: Any = load_model(config.model, torch.float32, learner_device(config))
     check_architecture(model, factories.max_tokens)
-    facts = None
     if place.rank == 0:  # before the learner takes the model
-        tokenizer = load_tokenizer(config.model)
-        starting, ends = Starting.of(model), eos_ids(model, tokenizer)
-    reference = load_model(config.model, torch.float32, device) if config.algorithm.kl.place != "off" else None
-    if place.size > 1:
-        config = config.model_copy(update={"learner": config.learner.model_copy(update={"kind": "fsdp"})})
-    learner = factories.learner(config, model, reference, dtype)
-    if place.rank == 0:
-        note = str(getattr(learner, "summary", ""))
-        facts = Facts(starting, ends, device.type, str(dtype).removeprefix("torch."), note)
-    return Made(learner, facts)
+        starting, ends = Starting.of(model), eos_ids(model, load_tokenizer(config.model))
+    make = sharded_learner if several else make_learner
+    learner: Learner = make(config, model, load_reference(config), dtype)
+    if place.rank:
+        return Made(learner, None)
+    note = str(getattr(learner, "summary", None) or "")
+    return Made(learner, Facts(starting, ends, device.type, str(dtype).removeprefix("torch."), note))

@@ -269,8 +269,8 @@ def _adapters(config: Config) -> Iterator[str]:
         for name in ("lora_alpha", "lora_targets"):
             if getattr(learner, name) != getattr(default, name):
                 yield f"learner.{name} does nothing without adapters; set learner.lora_rank, or remove it"
-    elif learner.kind != "torch":
-        yield f'learner.lora_rank is of learner.kind = "torch", not "{learner.kind}"; set it "off"'
+    elif learner.kind not in ("torch", "fsdp"):
+        yield f'learner.lora_rank is of learner.kind = "torch" or "fsdp", not "{learner.kind}"; set it "off"'
 
 
 def _built_in(algorithm: AlgorithmConfig) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from dapo.types import Batch
 
@@ -107,3 +107,20 @@ class Learner(Protocol):
 
         With `weights` it may be called from another thread while `update` runs.
         """
+
+
+@runtime_checkable
+class SavesItself(Protocol):
+    """Of a learner whose weights or moments are too many for one process: it writes and reads checkpoints in parts.
+
+    Saving then waits for it; other learners are copied to host memory, and written behind the run's back.
+    """
+
+    def write_state(self, folder: Path) -> None:
+        """Writes all that `read_state` reads: `model/` (a Hugging Face folder, float32) and `optimizer/`.
+
+        What is on the disk has been read back when it returns. Raises OSError.
+        """
+
+    def read_state(self, folder: Path) -> None:
+        """`Learner.restore` from a checkpoint's folder, whoever wrote it. Raises ModelError."""

@@ -14,11 +14,16 @@ from torch import Tensor
 
 
 class Ranks:
-    """This process among those of the default process group, which has to be there. Made by all ranks together."""
+    """This process among those of the default process group, which has to be there. Made by all ranks together.
 
-    def __init__(self) -> None:
+    group: a gloo group of all ranks; the default one, or a new one beside it where that knows no CPU.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self.rank, self.count = dist.get_rank(), dist.get_world_size()
-        self.group = dist.group.WORLD if "gloo" in dist.get_backend() else dist.new_group(backend="gloo")
+        if group is None and "cpu:gloo" not in dist.get_backend_config():
+            group = dist.new_group(backend="gloo")
+        self.group = group
 
     @property
     def first(self) -> bool:

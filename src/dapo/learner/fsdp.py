@@ -6,6 +6,7 @@ which rows, how many passes there are) is a pure function of the batch, so it is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from dapo.learner.lora import Adapters, LoraSettings
 from dapo.learner.packing import MicroBatch, Packing, build
 from dapo.learner.settings import LearnerSettings
 from dapo.learner.shard_saving import SavesShards
-from dapo.learner.sharded_state import ShardedState
+from dapo.learner.sharded_state import ShardedState, here
 from dapo.learner.sharing import cuts
 from dapo.learner.torch_learner import Objective, TorchLearner
 from dapo.learner.watch import add
@@ -70,7 +71,7 @@ class Shards(Held):
 
     def part(self, tensor: Tensor) -> Tensor:
         """See Held."""
-        return tensor.detach().to_local() if isinstance(tensor, DTensor) else tensor
+        return here(tensor)
 
     def whole(self, part: Tensor, weight: Tensor) -> Tensor:
         """See Held."""
@@ -87,7 +88,7 @@ class Shards(Held):
         """See Held."""
         parts = [self.part(w.grad) for w in weights if w.grad is not None]
         own = sum(float(torch.linalg.vector_norm(part)) ** 2 for part in parts)
-        return self.sum(own) ** 0.5
+        return math.sqrt(self.sum(own))
 
 
 class FsdpLearner(SavesShards, TorchLearner):
@@ -235,10 +236,11 @@ class FsdpLearner(SavesShards, TorchLearner):
                 root.set_requires_gradient_sync(last)
                 root.set_reshard_after_backward(last)
                 root.set_is_last_backward(last)
+            sums: dict[str, float] = {}
             with span("forward"):
                 if micro is None:
                     of_nothing = self._forward(self._split, nothing(self._settings.packing))
-                    loss, sums = (of_nothing[0].sum() + of_nothing[1].sum()) * 0.0, {}
+                    loss = (of_nothing[0].sum() + of_nothing[1].sum()) * 0.0
                 else:
                     loss, sums = self._loss(minibatch, micro, trace)
             if totals is not None:
@@ -276,7 +278,7 @@ class FsdpLearner(SavesShards, TorchLearner):
     def parameters(self) -> Iterator[tuple[str, Tensor, bool]]:
         """See Learner: this rank's rows of each weight."""
         for name, parameter in self.model.named_parameters():
-            yield name, self._held.part(parameter.detach()), parameter.requires_grad
+            yield name, here(parameter), parameter.requires_grad
 
     @torch.no_grad()
     def host_weights(self) -> dict[str, Tensor]:

@@ -42,7 +42,7 @@ def file_names(count: int) -> list[str]:
 
 
 def write_config(model: Any, path: Path) -> None:
-    """config.json and generation_config.json of a model whose weights are float32, and its own code where it has any."""
+    """config.json and generation_config.json of a model with float32 weights, and its own code where it has any."""
     from transformers.dynamic_module_utils import custom_object_save
 
     path.mkdir(parents=True, exist_ok=True)

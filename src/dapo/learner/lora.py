@@ -177,7 +177,8 @@ class Adapters:
             return tensor.detach()
         a, b = whole(layer.lora_A[NAME].weight.detach()), whole(layer.lora_B[NAME].weight.detach())
         delta = b.to(tensor.device) @ a.to(tensor.device)
-        return tensor.detach() + (delta.T if layer.fan_in_fan_out else delta) * layer.scaling[NAME]
+        scaling: float = layer.scaling[NAME]
+        return tensor.detach() + (delta.T if layer.fan_in_fan_out else delta) * scaling
 
     def state(self, trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What a checkpoint holds of adapters beside their moments: A, B (not copied) and alpha."""

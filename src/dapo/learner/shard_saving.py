@@ -12,10 +12,10 @@ from torch import Tensor
 from dapo.errors import ModelError
 from dapo.learner.collectives import Ranks
 from dapo.learner.hf_folder import FolderWriter, byte_sizes, untied, write_config, write_folder
-from dapo.learner.lora import ADAPTERS, ALPHA, Adapters, check_merged
+from dapo.learner.lora import ALPHA, Adapters, check_merged
 from dapo.learner.sharded_state import ShardedState
 from dapo.learner.stored import Given, Source, model_files, state_files, write_index, write_part
-from dapo.learner.torch_learner import REFERENCE
+from dapo.learner.torch_learner import ADAPTERS, REFERENCE
 
 FLOAT = 4  # bytes
 
@@ -28,7 +28,7 @@ class SavesShards:
     _state: ShardedState
     _adapters: Adapters | None
     _trained: dict[str, Tensor]
-    _optimizer: torch.optim.Optimizer
+    _optimizer: torch.optim.AdamW
     _reference_model: Any | None
     _reference_moved: bool
     _unused_reference: dict[str, Tensor]
@@ -153,16 +153,16 @@ class SavesShards:
         self._read_optimizer(Given(state))
 
     def _read(self, path: Path, model: Source, state: Source) -> None:
-        found = {name.removeprefix(ADAPTERS): state.shape(name) for name in state.keys() if name.startswith(ADAPTERS)}
+        found = {name.removeprefix(ADAPTERS): state.shape(name) for name in state.names() if name.startswith(ADAPTERS)}
         adapters = self._adapters
         if adapters is None and found:
             raise ModelError(
                 "the checkpoint holds adapters; set learner.lora_rank, lora_alpha and lora_targets as then"
             )
         if adapters is not None:
-            alpha = float(state.whole(ALPHA)) if ALPHA in state.keys() else 0.0
+            alpha = float(state.whole(ALPHA)) if ALPHA in state.names() else 0.0
             adapters.check_fits(found, alpha, self._trained)
-        names = set(model.keys())
+        names = set(model.names())
         for name, parameter in self._plain_parameters():
             if name not in names:
                 raise ModelError(f"{path}: no weight {name}")
@@ -188,7 +188,7 @@ class SavesShards:
 
     @torch.no_grad()
     def _read_optimizer(self, state: Source) -> None:
-        names = set(state.keys())
+        names = set(state.names())
         for name, parameter in self._trained.items():
             self._optimizer.state.pop(parameter, None)
             own: dict[str, Tensor] = {}
@@ -200,7 +200,7 @@ class SavesShards:
                     self._state.read(own[key], state, f"{key}/{name}")
             if own:
                 self._optimizer.state[parameter] = own
-        reference = [name for name in state.keys() if name.startswith(REFERENCE)]
+        reference = [name for name in state.names() if name.startswith(REFERENCE)]
         if reference and self._reference_model is not None:
             for name, parameter in self._reference_model.named_parameters():
                 self._state.read(parameter, state, f"{REFERENCE}{name}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +12,15 @@ from torch.distributed.tensor import DTensor, Shard
 
 from dapo.learner.collectives import Ranks
 from dapo.learner.stored import Part, Source
+
+
+def here(tensor: Tensor) -> Tensor:
+    """What of a tensor is in this process, without a copy."""
+    tensor = tensor.detach()
+    if not isinstance(tensor, DTensor):
+        return tensor
+    local: Tensor = tensor.to_local()
+    return local
 
 
 class ShardedState:
@@ -27,9 +37,11 @@ class ShardedState:
         tensor = tensor.detach()
         if not isinstance(tensor, DTensor):
             return tensor
+        placed: Any = tensor
         if tensor.device.type != self._device.type:  # shards kept in host memory
-            tensor = tensor.to(self._device)
-        return tensor.full_tensor()
+            placed = tensor.to(self._device)
+        whole: Tensor = placed.full_tensor()
+        return whole
 
     def rows(self, shape: tuple[int, ...]) -> tuple[int, int]:
         """This rank's first row, and the one behind its last."""
@@ -39,7 +51,7 @@ class ShardedState:
 
     def fill(self, tensor: Tensor, whole: Tensor) -> None:
         """Overwrites a tensor with this rank's part of the whole."""
-        local = tensor.detach().to_local() if isinstance(tensor, DTensor) else tensor
+        local = here(tensor)
         start, stop = self.rows(tuple(whole.shape))
         local.copy_(whole[start:stop])
 
@@ -48,7 +60,7 @@ class ShardedState:
         shape = source.shape(name)
         if shape != tuple(tensor.shape):
             raise ValueError(f"{name} has shape {shape}, not {tuple(tensor.shape)}")
-        local = tensor.detach().to_local() if isinstance(tensor, DTensor) else tensor
+        local = here(tensor)
         local.copy_(source.rows(name, *self.rows(shape)))
 
     def spread(self, source: Source, name: str) -> Tensor:
@@ -75,7 +87,7 @@ class ShardedState:
         for name, tensor in tensors.items():
             if isinstance(tensor, DTensor):
                 start, _ = self.rows(tuple(tensor.shape))
-                result[name] = Part(tensor.detach().to_local().cpu(), tuple(tensor.shape), start)
+                result[name] = Part(here(tensor).cpu(), tuple(tensor.shape), start)
             else:
                 own = tensor.detach().cpu()
                 result[name] = Part(own if self._ranks.first else own.new_empty(0), tuple(tensor.shape), 0)

@@ -26,7 +26,7 @@ def share(lengths: Sequence[int], ranks: int) -> list[list[int]]:
 
 
 def deal(batch: Batch, rows: Sequence[int], packing: Packing, budget: int, ranks: int) -> list[list[int]]:
-    """The rows of each rank, each row once. A lane stays whole where it is no more than a rank's fair share of tokens."""
+    """The rows of each rank, each row once. Lanes of no more than a rank's fair share of tokens stay whole."""
     if ranks == 1:
         return [list(rows)]
     fair = -(-_tokens(batch, plan_lanes(batch, rows, packing, budget)) // ranks)

@@ -9,6 +9,7 @@ torch.distributed.checkpoint is not used: its plans go between ranks as pickles,
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ INDEX = "index.json"
 class Source(Protocol):
     """Named tensors that can be read in parts."""
 
-    def keys(self) -> Sequence[str]:
+    def names(self) -> Sequence[str]:
         """Their names."""
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -45,7 +46,7 @@ class Given:
     def __init__(self, tensors: Mapping[str, Any]) -> None:
         self._tensors = {name: torch.as_tensor(value) for name, value in tensors.items()}
 
-    def keys(self) -> Sequence[str]:
+    def names(self) -> Sequence[str]:
         """See Source."""
         return list(self._tensors)
 
@@ -106,7 +107,7 @@ class Files:
         self._stack.close()
         self._opened.clear()
 
-    def keys(self) -> Sequence[str]:
+    def names(self) -> Sequence[str]:
         """See Source."""
         return list(self._shapes)
 
@@ -171,6 +172,8 @@ def write_part(folder: Path, rank: int, ranks: int, parts: Mapping[str, Part]) -
     """Writes a rank's file and reads it back; returns [start, rows] of each tensor in it. Raises OSError."""
     file, held = folder / part_name(rank, ranks), {name: part for name, part in parts.items() if part.tensor.numel()}
     save_file({name: part.tensor.contiguous() for name, part in held.items()}, file)
+    with file.open("rb") as written:
+        os.fsync(written.fileno())
     check_written([file], ((name, part.tensor) for name, part in held.items()))
     return {name: [part.start, len(part.tensor) if part.shape else 1] for name, part in held.items()}
 

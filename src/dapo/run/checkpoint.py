@@ -5,6 +5,7 @@ checkpoints/step_000050-d000012/  step 51 could not be filled: the 12 draws it h
 checkpoints/step_000050-u000003/  in step 51, after 3 of its updates
     model/                  a plain Hugging Face folder (float32) with tokenizer and chat template
     optimizer.safetensors   what else `Learner.state_dict` gives: moments, adapters
+    optimizer/              the same in parts, of a learner with several ranks (see `learner.stored`)
     state.json              counters, cursors, schedule, totals, digests
     history.json            what earlier draws of each prompt showed
     carried.*, pending.*    groups for the next step; mini-batches left of this one (only where there are any)
@@ -30,6 +31,7 @@ from dapo.config.schema import CheckpointConfig
 from dapo.difficulty import PromptRecord
 from dapo.errors import UserError
 from dapo.files import sha256, sync_directory, sync_tree
+from dapo.learner.base import SavesItself
 from dapo.run.freeze import floats, freeze_groups, freeze_pending, numbers, thaw_groups, thaw_pending
 from dapo.run.manifest import MadeOf
 from dapo.types import Group, TrainState
@@ -69,11 +71,14 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """What goes into a checkpoint, in host memory, so that a thread can write it while training goes on."""
+    """What goes into a checkpoint, in host memory, so that a thread can write it while training goes on.
+
+    weights, optimizer: None of a learner that writes them itself (`SavesItself`), while training waits.
+    """
 
     state: TrainState
-    weights: Mapping[str, Tensor]
-    optimizer: Mapping[str, Tensor]
+    weights: Mapping[str, Tensor] | None
+    optimizer: Mapping[str, Tensor] | None
     tokenizer: Mapping[str, bytes]
     made_of: MadeOf
     learning_rate: float
@@ -141,8 +146,12 @@ def _write_files(aside: Path, content: Content, learner: Learner) -> None:
     for name, data in content.tokenizer.items():
         (aside / "model" / name).parent.mkdir(parents=True, exist_ok=True)
         (aside / "model" / name).write_bytes(data)
-    learner.save_hf(aside / "model", content.weights)
-    _save_tensors(aside / "optimizer.safetensors", content.optimizer)
+    if content.weights is None or content.optimizer is None:
+        assert isinstance(learner, SavesItself)
+        learner.write_state(aside)
+    else:
+        learner.save_hf(aside / "model", content.weights)
+        _save_tensors(aside / "optimizer.safetensors", content.optimizer)
     _save_json(
         aside / "state.json",
         {"format": FORMAT}
@@ -200,6 +209,8 @@ def _difference(aside: Path, content: Content) -> str | None:
             return False
         return torch.equal(one.flatten().view(torch.uint8), other.contiguous().flatten().view(torch.uint8))
 
+    if content.weights is None or content.optimizer is None:
+        return None  # the learner has compared them
     model = sorted((aside / "model").glob("*.safetensors"))
     for wanted, files in ((content.optimizer, [aside / "optimizer.safetensors"]), (content.weights, model)):
         found: set[int] = set()
@@ -367,6 +378,11 @@ def _history(path: Path) -> dict[str, list[int]]:
 
 def restore(checkpoint: Checkpoint, learner: Learner) -> None:
     """Puts weights and optimiser state back into a learner."""
-    from safetensors.torch import load_file
+    from dapo.learner.stored import state_files
 
-    learner.restore(checkpoint.model, load_file(checkpoint.path / "optimizer.safetensors"))
+    if isinstance(learner, SavesItself):
+        learner.read_state(checkpoint.path)
+        return
+    with state_files(checkpoint.path) as files:
+        state = {name: files.whole(name) for name in files.names()}
+    learner.restore(checkpoint.model, state)

@@ -1,4 +1,7 @@
-"""Saving in the background: a snapshot in host memory, written by a thread while the next rollout goes on."""
+"""Saving in the background: a snapshot in host memory, written by a thread while the next rollout goes on.
+
+A learner that saves itself (`SavesItself`) is waited for instead.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from dapo.config.schema import CheckpointConfig
 from dapo.errors import SaveFailed
+from dapo.learner.base import SavesItself
 from dapo.run import checkpoint
 from dapo.run.checkpoint import Content, Place
 from dapo.run.directory import RunDirectory, resume_command
@@ -79,17 +83,21 @@ class Saver:
         """Copies everything now and starts writing it. Raises SaveFailed for the save before, see `check`."""
         self.wait()
         start = time.perf_counter()
+        itself = isinstance(self._learner, SavesItself)
         content = Content(
             state=state,
-            weights=self._learner.host_weights(),
-            optimizer=self._learner.state_dict(),
+            weights=None if itself else self._learner.host_weights(),
+            optimizer=None if itself else self._learner.state_dict(),
             tokenizer=self._tokenizer,
             made_of=self._made_of,
             learning_rate=learning_rate,
         )
         self._writing = checkpoint.place_of(state)
-        self._thread = threading.Thread(target=self._write, args=(content,), name="dapo-save")
-        self._thread.start()
+        if itself:  # its ranks do one thing at a time
+            self._write(content)
+        else:
+            self._thread = threading.Thread(target=self._write, args=(content,), name="dapo-save")
+            self._thread.start()
         self._blocked_s += time.perf_counter() - start
 
     def ensure(self, state: TrainState, learning_rate: float) -> None:
@@ -107,19 +115,21 @@ class Saver:
 
     def check(self) -> None:
         """Surfaces a failure of the background save. Raises SaveFailed, as `checkpoint.on_failure` says."""
-        if self._thread is not None and not self._thread.is_alive():
+        if self._writing is not None and (self._thread is None or not self._thread.is_alive()):
             self.wait()
 
     def wait(self, *, final: bool = False) -> None:
         """Waits for the save under way. Raises SaveFailed (always when `final`), or what was no disk's fault."""
-        if self._thread is None:
+        if self._writing is None:
             return
         start = time.perf_counter()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
         self._blocked_s += time.perf_counter() - start
         error, self._thread, self._error = self._error, None, None
+        place, self._writing = self._writing, None
         if error is None:
-            self.saved = self._writing
+            self.saved = place
             return
         if not isinstance(error, _disk_errors()):
             raise error
