@@ -156,10 +156,11 @@ def started(folder: Path, *more: str) -> subprocess.Popen[str]:
     command += ["data.holdout=0", "checkpoint.every=1", *more, "--output-dir", str(folder / "run")]
     with (folder / "err.txt").open("w") as err:
         process = subprocess.Popen(command, env=own_environment(), stderr=err, stdout=err, text=True)
-    until = time.monotonic() + 200
+    until = time.monotonic() + 240
     while not list((folder / "run" / "checkpoints").glob("step_*")):
-        assert process.poll() is None, (folder / "err.txt").read_text()
-        assert time.monotonic() < until, (folder / "err.txt").read_text()
+        if process.poll() is not None or time.monotonic() > until:
+            process.kill()
+            pytest.fail((folder / "err.txt").read_text())
         time.sleep(0.2)
     return process
 
