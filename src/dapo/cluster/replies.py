@@ -132,4 +132,5 @@ def reason_of(error: BaseException) -> str:
     text = str(error)
     ends = [line.strip() for line in text.splitlines() if line.strip()]
     told = [line for line in ends if line.startswith(("The actor is dead", "The actor died", "The node", "Worker "))]
-    return (told[-1] if told else ends[0] if ends else type(error).__name__)[:300]
+    line = told[-1] if told else ends[0] if ends else type(error).__name__
+    return line.partition(" Some common causes")[0][:300].rstrip(" .")
