@@ -24,7 +24,7 @@ def settled() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A poll of an engine waits for a draw, however slow the machine is; one test gives it no time."""
-    for module in ("dapo.rollout.torch_engine", "dapo.rollout.vllm_engine"):
+    """A poll of our engines waits for a draw, however slow the machine is; one test gives it no time."""
+    for module in ("dapo.rollout.torch_engine", "dapo.rollout.vllm_engine", "dapo.cluster.engines"):
         if module in sys.modules:
             monkeypatch.setattr(f"{module}.POLL_SECONDS", 60.0)

@@ -421,6 +421,8 @@ STALE: dict[str, Any] = {"pipeline.max_staleness": 1, "algorithm.importance_cap"
 COMBINATIONS: list[tuple[dict[str, Any], str]] = [
     ({"cluster.engines": 2}, 'cluster.engines = 2 needs cluster.kind = "ray"'),
     ({"cluster.kind": "ray", "learner.kind": "fsdp"}, "set cluster.learner_ranks"),
+    ({"cluster.kind": "ray", "cluster.learner_ranks": 2, "learner.kind": "mine"}, "runs in one process"),
+    ({"cluster.kind": "ray", "engine.vllm.sleep": True}, "engines have GPUs of their own"),
     ({"engine.vllm.sleep": True}, 'engine.vllm.sleep needs engine.kind = "vllm"'),
     (STALE | {"engine.kind": "vllm", "engine.vllm.sleep": True}, "engine.vllm.sleep stops it then"),
     ({"engine.kind": "vllm", "learner.kind": "fsdp"}, "each needs the process group to itself"),

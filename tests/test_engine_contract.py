@@ -23,6 +23,7 @@ from dapo.rollout.scripted import Order, ScriptedEngine
 from dapo.rollout.torch_engine import TorchEngine
 from dapo.rollout.vllm_engine import VllmEngine
 from dapo.types import Finish, FinishedDraw, Prompt, Response
+from helpers_cluster import close_open, remote_engines
 from helpers_engine import Responses, collect, ids, params
 from tiny import EOS_ID, model, prompt
 
@@ -65,6 +66,7 @@ ENGINES: dict[str, Callable[[], RolloutEngine]] = {
     "scripted-shortest": lambda: scripted("shortest"),
     "scripted-random": random_order,
     "torch": torch_engine,
+    "ray": lambda: remote_engines(torch_engine),
 }
 if importlib.util.find_spec("vllm") is not None:  # `make test-vllm`
     ENGINES["vllm"] = vllm_engine
@@ -73,7 +75,10 @@ LIMIT = 10  # some of the responses end by EOS, some by this
 PROMPTS = [prompt([4 + (5 * i + j) % 50 for j in range(1 + 4 * i)], name=f"p{i}") for i in range(4)]
 
 
-@pytest.fixture(params=ENGINES)
+SLOW = ("ray",)
+
+
+@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in ENGINES])
 def kind(request: pytest.FixtureRequest) -> str:
     """Which engine."""
     return str(request.param)
@@ -91,6 +96,7 @@ def make(kind: str) -> Iterator[Callable[[], RolloutEngine]]:
     yield one
     for engine in made:
         engine.close()
+    close_open()
 
 
 @pytest.fixture

@@ -40,12 +40,13 @@ LAYERS: list[set[str]] = [
     {"records", "learners"},  # rollouts as plain rows; the learner of a configuration
     {"advantages"},  # shaped rewards into advantages
     {"grading", "batch", "flight"},  # draws into groups, groups into batches: shared by the layers above
-    {"sampling", "evaluate", "run", "cluster"},
+    {"sampling", "evaluate", "run"},
+    {"cluster"},  # actors; their ranks tell digests as `run.manifest` makes them
     {"pipeline"},  # sampling beside updates
     {"credit"},  # where an update's gradient comes from
     {"ledger", "metrics", "tracing", "alerts", "checks"},
     {"parts", "provenance", "engines"},
-    {"stopping", "shown", "probe"},
+    {"stopping", "shown", "probe", "started"},
     {"loop"},
     {"build"},
     {"evaluator", "curate", "rate", "report"},

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ import tiny
 from dapo.learner.base import Learner
 from dapo.learner.lora import LoraSettings
 from dapo.types import Batch
-from helpers_fsdp import alone
+from helpers_cluster import close_open, learner_of
+from helpers_fsdp import alone, fsdp_learner
 from helpers_learner import (
     SHAPE,
     batch_of,
@@ -34,6 +35,17 @@ from helpers_learner import (
     weights,
     with_old,
 )
+
+
+def one_rank(model: Any, reference: Any | None) -> Learner:
+    """What the only rank of a remote learner builds."""
+    return torch_learner(model, reference=reference, packing="padded", tokens_per_microbatch=30)
+
+
+def one_of_several(model: Any, reference: Any | None) -> Learner:
+    """What each of several ranks builds."""
+    return fsdp_learner(model, reference=reference, tokens_per_microbatch=30)
+
 
 # name -> a learner of the given model, and of a reference where one is given.
 LEARNERS: dict[str, Callable[..., Learner]] = {
@@ -51,17 +63,21 @@ LEARNERS: dict[str, Callable[..., Learner]] = {
         model, reference=reference, tokens_per_microbatch=30, lora=LoraSettings(rank=2, alpha=8.0)
     ),
     "adapters": lambda model, reference=None: lora_learner(model, reference=reference, tokens_per_microbatch=30),
+    "ray, one rank": lambda model, reference=None: learner_of(one_rank, model, reference, count=1),
+    "ray, two ranks": lambda model, reference=None: learner_of(one_of_several, model, reference, count=2),
 }
 if os.environ.get("DAPO_TEST_RANKS"):  # leader_contract.py, which runs as two ranks
     import leader_contract
 
     LEARNERS["two ranks"] = leader_contract.led
+SLOW = ("ray, one rank", "ray, two ranks")
 
 
-@pytest.fixture(params=LEARNERS)
-def make(request: pytest.FixtureRequest) -> Callable[..., Learner]:
+@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in LEARNERS])
+def make(request: pytest.FixtureRequest) -> Iterator[Callable[..., Learner]]:
     """A factory of one kind of learner."""
-    return LEARNERS[request.param]
+    yield LEARNERS[request.param]
+    close_open()
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import numpy as np
 
 from dapo.alerts import Watch
 from dapo.checks.watch import SelfChecks
+from dapo.cluster.makers import Factories
 from dapo.config.explain import epoch_words
 from dapo.config.load import from_run, with_words
 from dapo.config.schema import Config
@@ -65,6 +66,7 @@ from dapo.run.saver import Saver
 from dapo.run.tools import load_functions, make_trackers, missing_notes
 from dapo.run.trackers import Trackers
 from dapo.run.view import View
+from dapo.started import Started, start_on_cluster
 from dapo.types import Prompt, TrainState
 
 logger = logging.getLogger(__name__)
@@ -139,22 +141,59 @@ def build(
     """
     scorers, checked = check_inputs(config)
     call_ranks(config)
-
-    dtype = pick_dtype(config.model, pick_device(config.model))
     view.phase("loading the model")
     tokenizer = load_tokenizer(config.model)
     data = tokenise_data(config, checked, tokenizer)
-    policy, learner_model, engine_model = load_policy(config, tokenizer)
     stream = make_stream(config, data)
     for note in data.notes:
         view.say(f"note: {note}")
     view.say(f"{data_line(data)}; {epoch_words(config, stream.epoch_size)}")
+    if config.cluster.kind == "ray":
+        factories = Factories(policy=Policy, engine=make_engine, max_tokens=max_tokens(config))
+        started = start_on_cluster(config, factories, tokenizer, scorers, view)
+    else:
+        started = start_here(config, tokenizer, scorers, view)
+    try:
+        return put_together(config, checked, data, stream, started, run, view, found, allowed)
+    except BaseException:
+        started.close()
+        raise
+
+
+def start_here(config: Config, tokenizer: Any, scorers: Scorers, view: View) -> Started:
+    """Engine and learner in this process."""
+    policy, learner_model, engine_model = load_policy(config, tokenizer)
+    device = pick_device(config.model)
+    dtype = pick_dtype(config.model, device)
     reference = load_reference(config)
-    engine, grader = make_engine(config, engine_model, policy), make_grader(config, scorers, policy)
-    made_of = made_of_now(config, checked, data, tokenizer, learner_model, policy.eos_ids)
+    engine, starting = make_engine(config, engine_model, policy), manifest.Starting.of(learner_model)
     learner = make_learner(config, learner_model, reference, dtype)
     if summary := getattr(learner, "summary", None):
         view.say(summary)
+    return Started(
+        policy=policy,
+        engine=engine,
+        learner=learner,
+        grader=make_grader(config, scorers, policy),
+        starting=starting,
+        computes=(device, dtype),
+    )
+
+
+def put_together(
+    config: Config,
+    checked: CheckedData,
+    data: LoadedData,
+    stream: PromptStream,
+    started: Started,
+    run: RunDirectory,
+    view: View,
+    found: checkpoint.Checkpoint | None,
+    allowed: Collection[str],
+) -> Parts:
+    """See `build`, once all that is costly has started."""
+    policy, engine, grader, learner = started.policy, started.engine, started.grader, started.learner
+    made_of = made_of_now(config, checked, data, policy.tokenizer, started.starting, policy.eos_ids)
     if not run.held:
         run.hold(new=True)
         record_start(run, config, data, made_of)
@@ -176,7 +215,8 @@ def build(
         trackers=Trackers(make_trackers(config, run)),
         alerts=Watch(config),
         progress=Progress(run.metrics),
-        checks=SelfChecks.of(config, policy.tokenizer, policy.eos_ids, run, view),
+        checks=SelfChecks.of(config, policy.tokenizer, policy.eos_ids, run, view, started.computes),
+        close=started.close,
     )
 
 

@@ -11,6 +11,7 @@
     │   ├── SaveFailed                    a checkpoint could not be written; the older ones stand
     │   ├── SamplingExhausted             dynamic sampling could not fill the batch
     │   ├── NonFiniteGradients            too many skipped updates in a row
+    │   ├── EnginesLost                   rollout engines died more often than they may; the state is saved
     │   ├── LearnerLost                   a process of the learner died; the newest checkpoint stands
     │   └── SelfCheckFailed      exit 5   the run's own arithmetic does not hold; going on takes a decision
     ├── CheckFailed              exit 4   the command ran; what it checked is not as it should be
@@ -75,6 +76,10 @@ class SamplingExhausted(Stopped):
 
 class NonFiniteGradients(Stopped):
     """More updates in a row than allowed had non-finite gradients."""
+
+
+class EnginesLost(Stopped):
+    """Rollout engines died more often than `cluster.engine_restarts`, or there is no place left for them."""
 
 
 class LearnerLost(Stopped):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,7 @@ class Parts:
     progress: Progress
     alerts: Watch
     checks: SelfChecks
+    close: Callable[[], None] = lambda: None  # ends what runs elsewhere for this run
 
 
 def learning_rate(step: int, config: Config) -> float:

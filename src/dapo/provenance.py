@@ -37,7 +37,12 @@ GRADING = {
 
 
 def made_of_now(
-    config: Config, checked: CheckedData, data: LoadedData, tokenizer: Any, model: Any, eos_ids: Sequence[int]
+    config: Config,
+    checked: CheckedData,
+    data: LoadedData,
+    tokenizer: Any,
+    starting: manifest.Starting,
+    eos_ids: Sequence[int],
 ) -> MadeOf:
     """Digests of the problems in the files, tokenizer, template, prompts, starting model, functions and config."""
 
@@ -60,8 +65,8 @@ def made_of_now(
         "eos_ids": manifest.text_digest(sorted(eos_ids)),
         "template": manifest.text_digest(*template, chat_template),
         "prompts": manifest.prompts_digest([*prompts, *tests]),
-        "starting_weights": manifest.weights_digest(model.named_parameters()),
-        "model_config": manifest.model_digest(model.config),
+        "starting_weights": starting.weights,
+        "model_config": starting.config,
         "functions": manifest.functions_digest(functions, _file_of),
     }
     described = {

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from dapo.errors import (
     DapoError,
+    EnginesLost,
     Interrupted,
     LearnerLost,
     NonFiniteGradients,
@@ -26,7 +27,7 @@ def saved_on_error(parts: Parts, state: TrainState) -> Iterator[None]:
     """Whatever goes wrong inside, the state from before it is saved; then the error goes on."""
     try:
         yield
-    except (Interrupted, SamplingExhausted, SelfCheckFailed) as error:
+    except (EnginesLost, Interrupted, SamplingExhausted, SelfCheckFailed) as error:
         parts.saver.ensure(state, learning_rate(state.step, parts.config))
         where = _where(parts, state)
         raise (error if error.message.endswith(where) else type(error)(f"{error}; {where}")) from None

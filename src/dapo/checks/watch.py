@@ -71,14 +71,25 @@ class SelfChecks:
         self.failed: SelfCheckFailed | None = None
 
     @classmethod
-    def of(cls, config: Config, tokenizer: Any, eos_ids: Sequence[int], run: RunDirectory, view: View) -> SelfChecks:
-        """Of a run that writes to its directory and tells its view."""
-        device = pick_device(config.model)
+    def of(
+        cls,
+        config: Config,
+        tokenizer: Any,
+        eos_ids: Sequence[int],
+        run: RunDirectory,
+        view: View,
+        computes: tuple[torch.device, torch.dtype] | None = None,
+    ) -> SelfChecks:
+        """Of a run that writes to its directory and tells its view.
+
+        computes: device and type of the learner's forward pass, where they are not what this process would pick.
+        """
+        device, dtype = computes or (own := pick_device(config.model), pick_dtype(config.model, own))
         around = Surroundings(
             eos_ids=eos_ids,
             bos_id=getattr(tokenizer, "bos_token_id", None),
             device=device,
-            dtype=pick_dtype(config.model, device),
+            dtype=dtype,
             write=partial(run.append_line, CHECKS_FILE),
             say=view.say,
         )
@@ -239,6 +250,11 @@ class SelfChecks:
             self._note("trained_weights", "this learner's weights can't be looked at")
             return None
         adapters = self._config.learner.lora_rank is not None
+        if (samples := getattr(learner, "parameter_samples", None)) is not None:  # its weights are in other processes
+            return weights.Standing.of_samples(
+                (name, sample, count, moves and (not adapters or ADAPTER in name))
+                for name, sample, count, moves in samples()
+            )
         return weights.Standing.of(
             (name, weight, moves and (not adapters or ADAPTER in name)) for name, weight, moves in parameters()
         )

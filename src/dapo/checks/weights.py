@@ -11,9 +11,9 @@ from torch import Tensor
 
 from dapo.checks.findings import Finding
 from dapo.config.schema import Config
+from dapo.learner.base import weight_numbers
 from dapo.rollout.base import weight_sample
 
-NUMBERS = 64  # looked at of each weight around an update
 ROUNDING = 2.0**-21  # a step over this share of a float32 weight moves it, with some room
 ADAPTER_RATE = 1e-6  # below it, a first product of two adapters may be lost in the weight that it is added to
 Named = Iterable[tuple[str, Tensor]]
@@ -23,13 +23,15 @@ Samples = Mapping[str, Tensor]
 class Handed:
     """Weights on their way to the engine; keeps a sample of each that passes, where `keep` says so.
 
+    Weights that are elsewhere (`source.samples`) bring samples of their own, so that nothing has to be fetched here.
+
     >>> handed = Handed([("w", torch.ones(3))])
     >>> [name for name, _ in handed], handed.samples()["w"].tolist()
     (['w'], [1.0, 1.0, 1.0])
     """
 
     def __init__(self, weights: Named, *, keep: bool = True) -> None:
-        self._weights, self._keep = iter(weights), keep
+        self.source, self._weights, self._keep = weights, iter(weights), keep
         self._samples: dict[str, Tensor] = {}
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
@@ -40,6 +42,8 @@ class Handed:
 
     def samples(self) -> Samples:
         """Of all weights, also of those that nobody has taken."""
+        if (own := getattr(self.source, "samples", None)) is not None:
+            return own()  # type: ignore[no-any-return]
         for _ in self:
             pass
         return self._samples
@@ -81,13 +85,19 @@ class Standing:
     @classmethod
     def of(cls, parameters: Iterable[tuple[str, Tensor, bool]]) -> Standing:
         """Of (name, weight, whether updates move it)."""
+        return cls.of_samples(
+            (name, weight_numbers(weight), weight.numel(), moves) for name, weight, moves in parameters
+        )
+
+    @classmethod
+    def of_samples(cls, samples: Iterable[tuple[str, Tensor, int, bool]]) -> Standing:
+        """Of (name, `weight_numbers` of the weight, how many numbers it has, whether updates move it)."""
         trained: dict[str, Tensor] = {}
         others: dict[str, Tensor] = {}
         numbers = 0
-        for name, weight, moves in parameters:
-            flat = weight.detach().reshape(-1)
-            numbers += flat.numel() if moves else 0
-            (trained if moves else others)[name] = flat[:: max(1, flat.numel() // NUMBERS)][:NUMBERS].clone()
+        for name, sample, count, moves in samples:
+            numbers += count if moves else 0
+            (trained if moves else others)[name] = sample
         return cls(trained, others, numbers)
 
     def moved(self, after: Standing) -> bool:

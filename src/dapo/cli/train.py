@@ -14,7 +14,7 @@ import click
 from dapo.cli.words import SETTINGS, WORDS, config_of, overrides_only
 from dapo.config import batch_line, epoch_words
 from dapo.config.schema import Config
-from dapo.errors import ConfigError, UserError
+from dapo.errors import ConfigError, LearnerLost, UserError
 from dapo.run.manifest import ROOTS
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     type=click.Choice([*ROOTS, "prompts"]),
     help="With --resume: go on although this is not what the run began with. May be repeated.",
 )
+@click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="Deal N GPUs out to engines and learner, by Ray.")
 @click.option("--dry-run", is_flag=True, help="Check configuration and data, print the batch sizes, train nothing.")
 @click.option("--profile", is_flag=True, help="Write profile.jsonl, where each step's time went; print the sums.")
 @click.option("--json", "as_json", is_flag=True, help="Print the last metrics as JSON on stdout.")
@@ -41,6 +42,7 @@ def train(
     output_dir: str | None,
     resume: str | None,
     allow_changed: tuple[str, ...],
+    gpus: int | None,
     dry_run: bool,
     profile: bool,
     as_json: bool,
@@ -56,6 +58,8 @@ def train(
 
         follow()
         return
+    if gpus is not None:
+        words = (*words, *_placed(gpus, words))
     if resume:
         if output_dir:
             raise ConfigError("--resume goes on in the run's own directory; leave --output-dir out")
@@ -83,10 +87,23 @@ def train(
     try:
         with view:
             parts = build.build(config, run, view)
-            _train(parts, TrainState(), profile)
+            parts = _train(parts, TrainState(), profile)
         _finish(parts, as_json)
     finally:
         run.release()
+
+
+def _placed(gpus: int, words: tuple[str, ...]) -> tuple[str, ...]:
+    """Key=value words for --gpus; prints what was chosen."""
+    from dapo.cluster.placement import check_gpus, split
+
+    chosen = {"cluster.kind": "ray", **split(gpus), "cluster.gpus_per_rank": 1, "cluster.gpus_per_engine": 1}
+    if said := [word for word in words if word.partition("=")[0] in chosen]:
+        raise ConfigError(f"--gpus {gpus} chooses {said[0].partition('=')[0]} itself; leave out {said[0]}, or --gpus")
+    check_gpus(gpus)
+    placed = tuple(f"{key}={value}" for key, value in chosen.items())
+    click.echo(f"--gpus {gpus}: {' '.join(placed)}", err=True)
+    return placed
 
 
 def _is_follower() -> bool:
@@ -126,7 +143,7 @@ def _resume(
                 parts, state = build.resume(run, config, found, view, allowed)
             except UserError as error:
                 raise type(error)(error.message + _elsewhere(run)) from error
-            _train(parts, state, profile)
+            parts = _train(parts, state, profile, allowed)
         _finish(parts, as_json)
     finally:
         run.release()
@@ -143,7 +160,29 @@ def _elsewhere(run: RunDirectory) -> str:
     return f" (the run was started in {directory}, which its relative paths are of)"
 
 
-def _train(parts: Parts, state: Any, profile: bool) -> None:
+def _train(parts: Parts, state: Any, profile: bool, allowed: tuple[str, ...] = ()) -> Parts:
+    """Trains to the end; returns the parts that got there. After a death in the learner it goes on by itself."""
+    from dapo import build
+    from dapo.run import checkpoint
+    from dapo.run.directory import resume_command
+
+    left, run, config, view = parts.config.cluster.learner_restarts, parts.run, parts.config, parts.view
+    while True:
+        try:
+            _train_once(parts, state, profile)
+            return parts
+        except LearnerLost as error:
+            if not left:
+                used = f"cluster.learner_restarts = {config.cluster.learner_restarts} are used up"
+                raise LearnerLost(f"{error}; {used}; go on with: {resume_command(run.path)}") from error
+            left -= 1
+            view.say(f"{error}; going on from the last checkpoint (restarts left: {left})")
+        finally:
+            parts.close()
+        parts, state = build.resume(run, config, checkpoint.find(run.checkpoints), view, allowed)
+
+
+def _train_once(parts: Parts, state: Any, profile: bool) -> None:
     from dapo.loop import train as run_loop
 
     if not profile:

@@ -28,11 +28,18 @@ def _cluster(config: Config) -> Iterator[str]:
             'learner.kind = "fsdp" is one rank of a learner that torchrun started; with cluster.kind = "ray" leave it '
             "out and set cluster.learner_ranks"
         )
+    elif cluster.learner_ranks > 1 and config.learner.kind != "torch":
+        yield (
+            f'learner.kind = "{config.learner.kind}" runs in one process, and cluster.learner_ranks = '
+            f"{cluster.learner_ranks}; leave one of them out"
+        )
     if config.engine.kind == "vllm" and config.learner.kind == "fsdp":
         yield (
             'engine.kind = "vllm" and learner.kind = "fsdp" would share a process, and each needs the process group to '
             'itself; set cluster.kind = "ray" and cluster.learner_ranks in place of learner.kind'
         )
+    if cluster.kind == "ray" and config.engine.vllm.sleep:
+        yield 'engine.vllm.sleep with cluster.kind = "ray": engines have GPUs of their own there; leave it out'
     if config.engine.vllm.sleep and config.engine.kind != "vllm":
         yield f'engine.vllm.sleep needs engine.kind = "vllm", and it is "{config.engine.kind}"'
 

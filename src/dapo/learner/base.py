@@ -40,6 +40,15 @@ class Trace:
     credit: Credit | None = None
 
 
+NUMBERS = 64  # of a weight, spread over it
+
+
+def weight_numbers(weight: Tensor) -> Tensor:
+    """A copy of up to NUMBERS numbers of a weight, by which checks see whether it moved."""
+    flat = weight.detach().reshape(-1)
+    return flat[:: max(1, flat.numel() // NUMBERS)][:NUMBERS].clone()
+
+
 class Learner(Protocol):
     """Holds the policy's master weights and its optimiser."""
 

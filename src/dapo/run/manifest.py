@@ -26,6 +26,7 @@ PACKAGES = (
     "numpy",
     "safetensors",
     "peft",
+    "ray",
     "reasoning-gym",
     "math-verify",
 )
@@ -225,6 +226,19 @@ def model_digest(config: Any) -> str:
     """sha256 of a model's configuration, but for names, dtype and versions."""
     left_out = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype")
     return text_digest({key: value for key, value in config.to_dict().items() if key not in left_out})
+
+
+@dataclass(frozen=True, slots=True)
+class Starting:
+    """Digests of the model that a run starts from."""
+
+    weights: str
+    config: str
+
+    @classmethod
+    def of(cls, model: Any) -> Starting:
+        """Of a transformers model, before anybody changes it."""
+        return cls(weights_digest(model.named_parameters()), model_digest(model.config))
 
 
 def folder_digest(folder: Path) -> str:
