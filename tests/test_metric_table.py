@@ -35,6 +35,7 @@ RUNS: dict[str, tuple[str, ...]] = {
         "algorithm.clip_high=0.00001",
     ),
     "entropy control": ("algorithm.objective=clip_cov", "algorithm.covariance.fraction=0.5"),
+    "one step ahead": ("pipeline.max_staleness=1", "algorithm.importance_cap=2"),
     "one update": ("train.updates_per_step=1", "log.credit_every=1"),
 }
 
