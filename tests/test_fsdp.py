@@ -270,7 +270,7 @@ def test_several_files_are_one_folder(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.slow
 def test_two_ranks_behind_a_leader_keep_the_contract() -> None:
     """tests/test_learner_contract.py whole, with a follower that does as rank 0 does."""
-    first, second = ended(start([str(TESTS / "leader_contract.py"), "two ranks"], 2, DAPO_TEST_RANKS="2"), 600)
+    first, second = ended(start([str(TESTS / "leader_contract.py"), "leader"], 2, DAPO_TEST_RANKS="2"), 600)
     assert first[0] == 0, first[1] + first[2]
     assert "passed" in first[1]
     assert "failed" not in first[1]
@@ -298,6 +298,7 @@ def test_a_lost_rank_is_known_by_its_error(error: Exception, of_the_line: bool) 
     """A bug is not told as a lost rank."""
     assert line.is_of_the_line(error) is of_the_line
     assert isinstance(line.lost(error), LearnerLost)
+    assert "pair.cc" not in line.lost(error).message
 
 
 def torchrun(ranks: int, *words: str) -> subprocess.Popen[str]:
