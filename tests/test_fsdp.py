@@ -103,8 +103,8 @@ def test_every_item_is_dealt_once_and_evenly(lengths: list[int], ranks: int) -> 
 
 
 def test_a_rank_gets_the_longest_first() -> None:
-    """By hand: 9 alone, then 5 + 4, then 4 + 3 + 2."""
-    assert share([4, 9, 2, 5, 3, 4], 3) == [[1], [0, 3], [2, 4, 5]]
+    """By hand: 9 alone; 5, behind which 3 and then 2 find room; 4 and 4."""
+    assert share([4, 9, 2, 5, 3, 4], 3) == [[1], [2, 3, 4], [0, 5]]
 
 
 @pytest.mark.parametrize("packing", ["shared_prompt", "padded"])
