@@ -18,13 +18,25 @@ BUDGET = {"tokens_per_microbatch": 30}
 made: list[Leader] = []
 
 
+class Numbered:
+    """The line of one of several learners: a test has more than one."""
+
+    def __init__(self, joined: line.Line, number: int) -> None:
+        self._line, self._number, self.count = joined, number, joined.count
+        self.answers, self.hang_up = joined.answers, joined.hang_up
+
+    def send(self, header: dict[str, Any], tensors: dict[str, Tensor] | None = None) -> None:
+        """With the learner's number."""
+        self._line.send({**header, "number": self._number}, tensors)
+
+
 def led(model: Any, reference: Any = None) -> Leader:
     """A learner of the given model on all ranks; what the one before left undone is finished first."""
     joined = line.join()
     if made:
-        made.pop()._finish_export()
+        made[-1]._finish_export()
     joined.send({"call": "make", "reference": reference is not None}, named(model, "m.") | named(reference, "r."))
-    made.append(Leader(fsdp_learner(model, reference=reference, **BUDGET), joined))
+    made.append(Leader(fsdp_learner(model, reference=reference, **BUDGET), Numbered(joined, len(made))))  # type: ignore[arg-type]
     return made[-1]
 
 
@@ -43,7 +55,7 @@ def filled(tensors: dict[str, Tensor], prefix: str) -> Any:
 
 def follow() -> None:
     """Makes what rank 0 makes, until it has no more tests."""
-    joined, learner = line.join(), None
+    joined, learners = line.join(), []
     while True:
         header, tensors = joined.receive()
         if header["call"] == "stop":
@@ -51,9 +63,9 @@ def follow() -> None:
             return
         if header["call"] == "make":
             reference = filled(tensors, "r.") if header["reference"] else None
-            learner = fsdp_learner(filled(tensors, "m."), reference=reference, **BUDGET)
+            learners.append(fsdp_learner(filled(tensors, "m."), reference=reference, **BUDGET))
             continue
-        call = learner, header, tensors
+        call = learners[header["number"]], header, tensors
         _, refusal = leader.attempted(lambda call=call: leader.make_call(*call))  # type: ignore[misc]
         joined.answers("" if refusal is None else type(refusal).__name__)
 
@@ -62,7 +74,7 @@ def lead() -> int:
     """Runs the contract's tests, of this learner alone (see LEARNERS there)."""
     contract = Path(__file__).parent / "test_learner_contract.py"
     code = pytest.main(["-q", "-x", "-p", "no:cacheprovider", str(contract), "-k", sys.argv[1]])
-    sys.modules["leader_contract"].made.pop().close()  # this file runs under another name
+    sys.modules["leader_contract"].made[-1].close()  # this file runs under another name
     return int(code)
 
 
