@@ -73,8 +73,14 @@ def remote_engines(make: Callable[[], RolloutEngine], count: int = 2, **more: An
 
 def remote_learner(make: Callable[[Place], Made], count: int, **more: Any) -> RemoteLearner:
     """A learner of so many rank actors."""
-    local_ray()
-    own = {"transport": ObjectStore(bucket_bytes=4096), "stop": RANKS.stop} | more
+    ray = local_ray()
+
+    def stop(actor: Any) -> None:
+        """A rank of a broken process group can't begin anew."""
+        closed = learner._lost == "it was closed"
+        (RANKS.stop if closed else ray.kill)(actor)
+
+    own = {"transport": ObjectStore(bucket_bytes=4096), "stop": stop} | more
     learner = RemoteLearner([RANKS.start(number) for number in range(count)], make, **own)
     OPEN.append(learner)
     learner.ready()

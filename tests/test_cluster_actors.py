@@ -148,11 +148,10 @@ def test_engines_take_weights_that_never_pass_here() -> None:
     exported: Any = learner.export_weights()
     exported._fetch = None  # nothing may be fetched here
     engines.load_weights(4, exported)
-    wanted = dict(plain_engine_samples(2))
-    found = engines.weight_samples()
-    assert found is not None
-    names = [name for name, sample in found if torch.equal(sample, wanted[name])]
-    assert len(names) == 2 * len(wanted)
+    wanted = list(plain_engine_samples(2)) * 2  # of one engine behind the other's
+    found = list(engines.weight_samples() or ())
+    assert [name for name, _ in found] == [name for name, _ in wanted]
+    assert all(torch.equal(one, other) for (_, one), (_, other) in zip(found, wanted, strict=True))
 
 
 def plain_engine_samples(seed: int) -> Any:
