@@ -107,6 +107,30 @@ def test_two_ranks_differ_by_rounding() -> None:
     assert helpers.largest_difference(found, wanted) < 1e-3
 
 
+AHEAD = ("pipeline.max_staleness=1", "algorithm.importance_cap=2")
+
+
+def test_a_step_ahead_on_the_cluster_is_a_step_ahead_here(tmp_path: Path) -> None:
+    """The engines sample while the rank updates; which process does so changes no token, metric or weight."""
+    local_ray()
+    here = helpers.train(tmp_path / "here", f"train.num_steps={STEPS}", *AHEAD)
+    there = helpers.train(tmp_path / "there", f"train.num_steps={STEPS}", *AHEAD, *RAY)
+    assert rollouts(there) == rollouts(here)
+    assert helpers.comparable(helpers.metrics(there)) == helpers.comparable(helpers.metrics(here))
+    assert helpers.largest_difference(helpers.weights_at(there, STEPS), helpers.weights_at(here, STEPS)) == 0
+
+
+def test_in_flight_on_the_cluster(tmp_path: Path) -> None:
+    """Weights reach engines that have draws in flight; no token is too old, and every self-check passes."""
+    local_ray()
+    more = ("pipeline.swap=in_flight", "sampling.schedule=streaming", "sampling.gen_prompts=8")
+    run = helpers.train(tmp_path, "train.num_steps=6", *AHEAD, *more, *RAY)
+    rows = helpers.metrics(run)[1:]
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert 0 < max(row["staleness/max_versions"] for row in rows) <= 1
+    assert not (run / "checks.jsonl").exists()
+
+
 def test_a_rank_that_dies_in_an_update_is_outlived(tmp_path: Path) -> None:
     """The run goes on by itself from its last checkpoint, and ends as one in which nothing died, bit for bit."""
     local_ray()
