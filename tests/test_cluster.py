@@ -104,10 +104,17 @@ NODES = [{"CPU": 4.0, "GPU": 2.0}, {"CPU": 2.0}]
 
 def test_what_a_run_asks_for() -> None:
     """A GPU each where the cluster has any and nothing else is said; graders have none."""
-    own = config(cluster__kind="ray", cluster__engines=2, cluster__graders=3, cluster__gpus_per_rank=2)
+    own = config(cluster__kind="ray", cluster__engines=2, cluster__graders=3, cluster__gpus_per_rank=1)
     parts = wanted(own, gpus=True)
-    assert [(part.count, part.cpus, part.gpus) for part in parts.values()] == [(1, 1, 2), (2, 1, 1), (3, 1, 0)]
+    assert [(part.count, part.cpus, part.gpus) for part in parts.values()] == [(1, 1, 1), (2, 1, 1), (3, 1, 0)]
     assert wanted(own, gpus=False)["engine"].bundle == {"CPU": 1.0}
+
+
+@pytest.mark.parametrize("key", ["gpus_per_engine", "gpus_per_rank"])
+def test_an_actor_has_one_gpu(key: str) -> None:
+    """More would be reserved and left idle."""
+    with pytest.raises(UserError, match=f"cluster.{key} = 4: each actor computes on one GPU"):
+        wanted(config(cluster__kind="ray", **{f"cluster__{key}": 4}), gpus=True)
 
 
 @pytest.mark.parametrize(

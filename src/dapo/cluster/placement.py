@@ -34,8 +34,17 @@ class Wanted:
 
 
 def wanted(config: Config, gpus: bool) -> dict[str, Wanted]:
-    """What a run asks for, by part. gpus: whether the cluster has any."""
+    """What a run asks for, by part. gpus: whether the cluster has any.
+
+    Raises UserError: an actor would have several GPUs, and use one.
+    """
     own = config.cluster
+    for key, count in (("gpus_per_engine", own.gpus_per_engine), ("gpus_per_rank", own.gpus_per_rank)):
+        if count is not None and count > 1:
+            raise UserError(
+                f"cluster.{key} = {count}: each actor computes on one GPU (tensor parallel engines are not built); "
+                f'leave it out, or set it to 1, and raise cluster.{"engines" if "engine" in key else "learner_ranks"}'
+            )
     default = 1 if gpus else 0
 
     def choose(asked: int | None) -> int:

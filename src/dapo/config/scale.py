@@ -49,7 +49,8 @@ class ClusterConfig(Section):
     cpus_per_rank: Int = Field(default=1, ge=1)
     """ray: CPU cores that each learner rank asks for, and threads it runs."""
     gpus_per_engine: NullableInt = None
-    """ray: GPUs of each engine; "off": 1 where the cluster has any, else 0."""
+    """ray: GPUs of each engine; "off": 1 where the cluster has any, else 0. More than 1 can be planned for
+    (`dapo plan`), not run: tensor parallel engines are not built."""
     gpus_per_rank: NullableInt = None
     """ray: GPUs of each learner rank; "off": 1 where the cluster has any, else 0."""
     engine_restarts: Int = Field(default=3, ge=0)
