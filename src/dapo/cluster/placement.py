@@ -43,7 +43,7 @@ def wanted(config: Config, gpus: bool) -> dict[str, Wanted]:
         if count is not None and count > 1:
             raise UserError(
                 f"cluster.{key} = {count}: each actor computes on one GPU (tensor parallel engines are not built); "
-                f'leave it out, or set it to 1, and raise cluster.{"engines" if "engine" in key else "learner_ranks"}'
+                f"leave it out, or set it to 1, and raise cluster.{'engines' if 'engine' in key else 'learner_ranks'}"
             )
     default = 1 if gpus else 0
 

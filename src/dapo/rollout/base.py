@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from dapo.errors import EngineError
 from dapo.types import FinishedDraw, Prompt, SamplingParams
 
 if TYPE_CHECKING:
@@ -57,6 +58,25 @@ class Resting(Protocol):
 
     def rest(self) -> None:
         """Gives memory back until the next `load_weights`, where it was made to do so. Nothing may be in flight."""
+
+
+def check_request(draw: int, prompt: Prompt, params: SamplingParams, *, max_tokens: int, decodes: bool) -> None:
+    """Whether an engine can take a draw. Raises EngineError.
+
+    Args:
+        draw, prompt, params: see RolloutEngine.submit.
+        max_tokens: longest prompt + response of the engine.
+        decodes: whether it can turn tokens into text, for stop strings.
+    """
+    total = len(prompt.token_ids) + params.max_new_tokens
+    if total > max_tokens:
+        raise EngineError(f"draw {draw}: prompt and response may take {total} tokens of {max_tokens}")
+    if not len(prompt.token_ids):
+        raise EngineError(f"draw {draw}: the prompt is empty")
+    if params.max_new_tokens < 1 or params.n < 1:
+        raise EngineError(f"draw {draw}: at least one response of at least one token")
+    if params.stop and not decodes:
+        raise EngineError("stop strings need an engine with a decode function")
 
 
 COLUMNS = 4  # of a weight, spread over its width

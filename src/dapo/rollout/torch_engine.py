@@ -21,6 +21,7 @@ from torch import Tensor
 
 from dapo.errors import EngineError
 from dapo.rng import Purpose, uniform
+from dapo.rollout.base import check_request
 from dapo.rollout.prefill import Prefill, Prefilled
 from dapo.rollout.sampler import sample
 from dapo.rollout.slot_cache import ATTENTION, SlotCache, register
@@ -118,15 +119,7 @@ class TorchEngine:
         """See RolloutEngine."""
         if draw in self._draws:
             raise EngineError(f"draw {draw} is already in flight")
-        total = len(prompt.token_ids) + params.max_new_tokens
-        if total > self._max_tokens:
-            raise EngineError(f"draw {draw}: prompt and response may take {total} tokens of {self._max_tokens}")
-        if not len(prompt.token_ids):
-            raise EngineError(f"draw {draw}: the prompt is empty")
-        if params.max_new_tokens < 1 or params.n < 1:
-            raise EngineError(f"draw {draw}: at least one response of at least one token")
-        if params.stop and self._decode is None:
-            raise EngineError("stop strings need an engine with a decode function")
+        check_request(draw, prompt, params, max_tokens=self._max_tokens, decodes=self._decode is not None)
         request = _Draw(draw, prompt, params, remaining=params.n)
         self._draws[draw] = request
         self._waiting.extend((request, g) for g in range(params.n))

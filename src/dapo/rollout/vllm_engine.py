@@ -111,15 +111,7 @@ class VllmEngine:
         if draw in self._draws:
             raise EngineError(f"draw {draw} is already in flight")
         self._check_usable()
-        total = len(prompt.token_ids) + params.max_new_tokens
-        if total > self._max_tokens:
-            raise EngineError(f"draw {draw}: prompt and response may take {total} tokens of {self._max_tokens}")
-        if not len(prompt.token_ids):
-            raise EngineError(f"draw {draw}: the prompt is empty")
-        if params.max_new_tokens < 1 or params.n < 1:
-            raise EngineError(f"draw {draw}: at least one response of at least one token")
-        if params.stop and self._decode is None:
-            raise EngineError("stop strings need an engine with a decode function")
+        check_request(draw, prompt, params, max_tokens=self._max_tokens, decodes=self._decode is not None)
         if 0 < params.temperature < LEAST_TEMPERATURE:
             raise EngineError(f"temperature {params.temperature}: vLLM takes 0, or {LEAST_TEMPERATURE} and more")
         request = DrawInFlight(draw, prompt, params)
