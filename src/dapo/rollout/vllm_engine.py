@@ -25,6 +25,7 @@ from dapo.config.scale import VllmConfig
 from dapo.errors import ConfigError, EngineError
 from dapo.model.loading import quiet_transformers
 from dapo.rng import derive_seed
+from dapo.rollout.base import check_request
 from dapo.rollout.stop_strings import ends
 from dapo.rollout.vllm_requests import DrawInFlight, RowInFlight
 from dapo.rollout.vllm_weights import Incoming, ModelWeights
