@@ -63,6 +63,8 @@ def train(parts: Parts, state: TrainState, on_step: Callable[[StepReport], None]
                 state = updated(parts, state)
                 stop_if_diverged(parts, state)
             with saved_on_error(parts, state):
+                state = settled(parts, state)
+            with saved_on_error(parts, state):
                 after, metrics = finish(parts, state, stop)
                 report(parts, after, metrics, on_step)
             state = after
@@ -194,11 +196,11 @@ def shown(parts: Parts, state: TrainState, seen: Seen) -> TrainState:
     return with_time(state, start)
 
 
-def with_time(state: TrainState, start: float) -> TrainState:
+def with_time(state: TrainState, start: float, names: Sequence[str] = ("time/train_s", "time/step_s")) -> TrainState:
     """The time since `start`, added to the step's."""
     pending, seconds = state.pending, time.perf_counter() - start
     assert pending is not None
-    spent = {name: pending.metrics[name] + seconds for name in ("time/train_s", "time/step_s")}
+    spent = {name: pending.metrics[name] + seconds for name in names}
     return replace(state, pending=replace(pending, metrics={**pending.metrics, **spent}))
 
 
@@ -213,10 +215,15 @@ def sync(parts: Parts, version: int) -> float:
         return parts.checks.handed(version, weights, parts.engine)
 
 
+def settled(parts: Parts, state: TrainState) -> TrainState:
+    """The state with what was sampled ahead of it; what goes wrong from here on saves that too."""
+    start = time.perf_counter()
+    return with_time(parts.supply.settle(state), start, ("time/step_s",))
+
+
 def finish(parts: Parts, state: TrainState, stop: StopRequest) -> tuple[TrainState, dict[str, float]]:
     """Line 3 of the next step: the new policy goes to the engine. Evaluates it where that is due."""
     start = time.perf_counter()
-    state = parts.supply.settle(state)
     assert state.pending is not None
     step = state.step + 1
     findings = sync(parts, step)
@@ -286,7 +293,7 @@ def with_policies(
 def run_evaluation(parts: Parts, step: int, stop: StopRequest) -> Evaluation:
     """Evaluates the engine's policy on the evaluation sets and writes eval/. A signal gives it up."""
     parts.view.phase("evaluating")
-    with span("evaluation"), parts.supply.quiet():
+    with span("evaluation"), parts.supply.quiet(lambda: stop.requested):
         result = evaluate(
             parts.engine, parts.grader, parts.tests, parts.config, step=step, stopped=lambda: stop.requested
         )

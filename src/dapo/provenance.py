@@ -212,6 +212,7 @@ def check_adapters(before: Config, now: Config) -> None:
 def check_carried(config: Config, state: TrainState) -> None:
     """Whether the settings still fit the groups that a checkpoint carries. Raises UserError, naming the setting."""
     sampling, most = config.sampling, allowed_staleness(config)
+    version = state.version + (state.pending is not None)  # from which the next filling is trained on
     informative = 0
     for group, kept in zip(state.carried, keep_mask(state.carried, sampling.filter), strict=True):
         least = sampling.min_responses_per_prompt or sampling.responses_per_prompt
@@ -224,7 +225,7 @@ def check_carried(config: Config, state: TrainState) -> None:
         if steps_to_wait and sampling.surplus == "discard" and not config.pipeline.max_staleness:
             break
         versions = [version for r in group.rollouts for version, _ in r.response.token_versions]
-        if versions and state.version + steps_to_wait - min(versions) > most:
+        if versions and version + steps_to_wait - min(versions) > most:
             raise UserError(
                 f"the checkpoint carries {len(state.carried)} groups, and some would be trained on more than "
                 f"max_staleness = {most} versions late; keep sampling.surplus, pipeline.*, "

@@ -46,7 +46,8 @@ def saved_on_error(parts: Parts, state: TrainState) -> Iterator[None]:
 def leave_if_asked(parts: Parts, state: TrainState, stop: StopRequest) -> None:
     """After a signal: saves the state and raises Stopped."""
     if stop.requested:
-        state = parts.supply.settle(state)
+        with saved_on_error(parts, state):
+            state = parts.supply.settle(state)
         parts.saver.ensure(state, learning_rate(state.step, parts.config))
         raise Stopped(_where(parts, state))
 

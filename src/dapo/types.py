@@ -272,6 +272,11 @@ class Collected:
         return self.groups[self.cut : self.cut + self.carried]
 
     @property
+    def whole(self) -> bool:
+        """Whether this is a filling to its end, and not a part of one that is still in flight."""
+        return bool(self.cut or self.short)
+
+    @property
     def unfinished(self) -> dict[str, float]:
         """The account of a filling that was not finished, for TrainState."""
         return {name: getattr(self, name) for name in UNFINISHED}

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from dapo.errors import Interrupted
-from dapo.pipeline.base import Cores, Stopped
+from dapo.pipeline.base import Cores, Stopped, never
 from dapo.sampling import Collector
 from dapo.types import Collected, TrainState
 
@@ -54,7 +54,7 @@ class Ahead:
     def collect(self, state: TrainState, stopped: Stopped) -> Collected:
         """See Supply."""
         start = time.perf_counter()
-        if state.ahead is not None:
+        if state.ahead is not None and state.ahead.whole:
             self._age_s = None if self._ended is None else start - self._ended
             return state.ahead
         try:
@@ -65,8 +65,8 @@ class Ahead:
 
     def proceed(self, state: TrainState, stopped: Stopped) -> None:
         """See Supply. After an update of the step the engine's version is gone, and nothing is sampled ahead."""
-        pending = state.pending
-        if pending is None or pending.updates or state.ahead is not None or state.step + 2 > self._num_steps:
+        pending, there = state.pending, state.ahead is not None and state.ahead.whole
+        if pending is None or pending.updates or there or state.step + 2 > self._num_steps:
             return
         start = time.perf_counter()
         self._engine_wait_s += 0.0 if self._ended is None else start - self._ended
@@ -103,7 +103,7 @@ class Ahead:
     def published(self, version: int) -> None:
         """See Supply."""
 
-    def quiet(self) -> AbstractContextManager[None]:
+    def quiet(self, stopped: Stopped = never) -> AbstractContextManager[None]:
         """See Supply: asked for when nothing is being sampled."""
         assert self._thread is None
         return nullcontext()

@@ -14,6 +14,11 @@ from dapo.types import Collected, TrainState
 Stopped = Callable[[], bool]
 
 
+def never() -> bool:
+    """Nobody asks for an end."""
+    return False
+
+
 class Supply(Protocol):
     """Fills batches. A context: on leaving it nothing is in flight any more.
 
@@ -46,8 +51,11 @@ class Supply(Protocol):
     def published(self, version: int) -> None:
         """The engine has the weights of a version."""
 
-    def quiet(self) -> AbstractContextManager[None]:
-        """Nobody else uses the engine inside, and nothing is in flight."""
+    def quiet(self, stopped: Stopped = never) -> AbstractContextManager[None]:
+        """Nobody else uses the engine inside, and nothing is in flight.
+
+        Raises Interrupted where `stopped` says, before that is so, that it is not wanted any more.
+        """
 
     def metrics(self) -> dict[str, float]:
         """Seconds that each side waited for the other since the last call, and how old the batch was."""
@@ -106,7 +114,7 @@ class Turns:
     def published(self, version: int) -> None:
         """See Supply."""
 
-    def quiet(self) -> AbstractContextManager[None]:
+    def quiet(self, stopped: Stopped = never) -> AbstractContextManager[None]:
         """See Supply."""
         return nullcontext()
 

@@ -15,8 +15,7 @@ def check_ahead(config: Config, state: TrainState) -> None:
     ahead, pipeline = state.ahead, config.pipeline
     if ahead is None or not (ahead.groups or ahead.short):
         return
-    whole = bool(ahead.cut or ahead.short)
-    was = "between_draws" if whole else "in_flight"
+    was = "between_draws" if ahead.whole else "in_flight"
     if not pipeline.max_staleness or pipeline.swap != was:
         raise UserError(
             f'the checkpoint holds what was sampled ahead with pipeline.swap = "{was}", and pipeline.max_staleness = '
@@ -24,15 +23,25 @@ def check_ahead(config: Config, state: TrainState) -> None:
             f"{UNTIL}"
         )
     _check_sizes(config, ahead)
-    if whole:
+    if ahead.whole:
         _check_kept(config, ahead)
-    later = state.version + (state.pending is not None)
-    versions = [v for group in ahead.kept for r in group.rollouts for v, _ in r.response.token_versions]
-    if versions and later - min(versions) > pipeline.max_staleness:
-        raise UserError(
-            f"the checkpoint holds the next step's batch, which would be trained on {later - min(versions)} versions "
-            f"late; keep pipeline.max_staleness as it was {UNTIL}"
-        )
+    _check_late(config, ahead, state.version + (state.pending is not None))
+
+
+def _check_late(config: Config, ahead: Collected, version: int) -> None:
+    """version: what the next step starts from. Groups wait their turn, so many a step."""
+    sampling, most = config.sampling, config.pipeline.max_staleness
+    kept = zip(ahead.groups, keep_mask(ahead.groups, sampling.filter), strict=True)
+    trained = ahead.kept if ahead.whole else [group for group, keeps in kept if keeps]
+    for place, group in enumerate(trained):
+        start = version + place // sampling.prompts_per_step
+        late = max((start - v for r in group.rollouts for v, _ in r.response.token_versions), default=0)
+        if late > most:
+            raise UserError(
+                f"the checkpoint holds groups for later steps, and one would be trained on {late} versions late, "
+                f"over pipeline.max_staleness = {most}; keep pipeline.max_staleness, sampling.prompts_per_step and "
+                f"sampling.filter as they were {UNTIL}"
+            )
 
 
 def _check_sizes(config: Config, ahead: Collected) -> None:

@@ -24,7 +24,7 @@ from dapo.config.schema import Config
 from dapo.errors import Interrupted
 from dapo.flight import Flight
 from dapo.grading import GroupGrader
-from dapo.pipeline.base import Cores, Stopped
+from dapo.pipeline.base import Cores, Stopped, never
 from dapo.rollout.base import RolloutEngine
 from dapo.sampling import (
     Places,
@@ -77,7 +77,7 @@ class Stream:
         self._before: Mapping[str, float] = {}  # the account of the filling so far, of a run that is gone on with
         self._base = self._graded = self._graded_at_cut = 0
         self._recent: deque[Group] = deque(maxlen=block_size(config.sampling))  # the last round's worth, for errors
-        self._lost_at_cut = (0, 0)  # failures and tokens of the flight
+        self._lost = self._lost_at_cut = (0, 0)  # failures and tokens of the flight
         self._poll_s = self._grade_s = 0.0  # of this filling
         self._learner_wait_s = self._engine_wait_s = 0.0
         self._age_s = 0.0
@@ -113,10 +113,12 @@ class Stream:
             return self._cut()
 
     def proceed(self, state: TrainState, stopped: Stopped) -> None:
-        """See Supply."""
+        """See Supply. What goes on after an update of the step waits for its end: its weights are of no version."""
+        if self._thread is None and state.pending is not None and state.pending.updates:
+            return
         self._open(state, formed=state.step + 1)
         with self._changed:
-            self._places.look(state)
+            self._places.look(replace(state, step=self._formed))
             self._history = state.history
 
     def settle(self, state: TrainState) -> TrainState:
@@ -144,14 +146,16 @@ class Stream:
             self._changed.notify_all()
 
     @contextmanager
-    def quiet(self) -> Iterator[None]:
+    def quiet(self, stopped: Stopped = never) -> Iterator[None]:
         """See Supply. Draws in flight are finished first, and none are started."""
-        with self._changed:
-            self._draining = True
-            while self._thread is not None and self._prompts:
-                self._raise_error()
-                self._changed.wait(LOOK_SECONDS)
         try:
+            with self._changed:
+                self._draining = True
+                while self._thread is not None and self._prompts:
+                    self._raise_error()
+                    if stopped():
+                        raise Interrupted("the evaluation was given up")
+                    self._changed.wait(LOOK_SECONDS)
             with self.exclusive():
                 yield
         finally:
@@ -161,12 +165,13 @@ class Stream:
 
     def metrics(self) -> dict[str, float]:
         """See Supply."""
-        found = {
-            "pipeline/learner_wait_s": self._learner_wait_s,
-            "pipeline/engine_wait_s": self._engine_wait_s,
-            "pipeline/batch_age_s": self._age_s,
-        }
-        self._learner_wait_s = self._engine_wait_s = 0.0
+        with self._changed:
+            found = {
+                "pipeline/learner_wait_s": self._learner_wait_s,
+                "pipeline/engine_wait_s": self._engine_wait_s,
+                "pipeline/batch_age_s": self._age_s,
+            }
+            self._learner_wait_s = self._engine_wait_s = 0.0
         return found
 
     # --- the thread -----------------------------------------------------------------------------
@@ -183,6 +188,7 @@ class Stream:
         else:
             self._before = {name: state.unfinished.get(name, 0) for name in UNFINISHED}
             self._carried_in = int(self._before["carried_in"]) if state.unfinished else len(groups)
+        state = replace(state, step=formed)
         self._formed, self._base = formed, state.next_draw
         self._places, self._history = Places(self._prompt, state, self._config.sampling), state.history
         now = time.perf_counter()
@@ -201,6 +207,7 @@ class Stream:
                     finished = self._flight.poll() if self._flight else None
                 spent = time.perf_counter() - start
                 with self._changed:
+                    self._lost = self._flight.failures, self._flight.lost_tokens
                     if finished is None:
                         self._changed.wait(LOOK_SECONDS / 4)
                         self._engine_wait_s += time.perf_counter() - start
@@ -277,6 +284,7 @@ class Stream:
         else:
             groups = [group for group, _, _ in entries]
             short = why_short(groups, len(places), self._places.ended, self._config.sampling)
+        check_errors([group for group, _, _ in entries[:cut]], self._config)
         left = len(entries) - cut
         found = self._collected(tuple(entries[place][0] for place in places), cut, left, short)
         now = time.perf_counter()
@@ -285,14 +293,14 @@ class Stream:
         self._formed += 1
         self._carried_in, self._graded_at_cut, self._before = left, self._graded, {}
         self._poll_s = self._grade_s = 0.0
-        self._lost_at_cut = self._flight.failures, self._flight.lost_tokens
+        self._lost_at_cut = self._lost
         self._changed.notify_all()
         return found
 
     def _collected(self, kept: tuple[Group, ...], cut: int, carried: int, short: str) -> Collected:
         before = self._before
         skipped = self._places.skipped(self._graded) - self._places.skipped(self._graded_at_cut)
-        failures, lost = self._lost_at_cut
+        failures, lost = (now - then for now, then in zip(self._lost, self._lost_at_cut, strict=True))
         return Collected(
             kept=kept,
             groups=tuple(group for group, _, _ in self._queue),
@@ -302,8 +310,8 @@ class Stream:
             next_draw=self._base + self._graded,
             next_place=self._places.after(self._graded),
             skipped=skipped + int(before.get("skipped", 0)),
-            failures=self._flight.failures - failures + int(before.get("failures", 0)),
-            lost_tokens=self._flight.lost_tokens - lost + int(before.get("lost_tokens", 0)),
+            failures=failures + int(before.get("failures", 0)),
+            lost_tokens=lost + int(before.get("lost_tokens", 0)),
             rollout_seconds=self._poll_s + before.get("rollout_seconds", 0.0),
             grade_seconds=self._grade_s + before.get("grade_seconds", 0.0),
             short=short,
