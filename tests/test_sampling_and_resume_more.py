@@ -233,6 +233,7 @@ def test_whatever_goes_wrong_the_state_is_saved(error: BaseException, refused: b
 def test_a_failed_save_is_told_before_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether or not one is due; and the last one has to be written."""
     monkeypatch.setattr(loop, "sample", lambda parts, state, stop: replace(state, pending=Pending(minibatches=())))
+    monkeypatch.setattr(loop, "settled", lambda parts, state: state)
     monkeypatch.setattr(loop, "finish", lambda parts, state, stop: (TrainState(step=state.step + 1), {}))
     parts = MagicMock(config=config(train__num_steps=3, checkpoint__every=9), holdout=())
     assert loop.train(parts, TrainState()).step == 3
