@@ -103,8 +103,8 @@ def test_every_item_is_dealt_once_and_evenly(lengths: list[int], ranks: int) -> 
 
 
 def test_a_rank_gets_the_longest_first() -> None:
-    """By hand: 9 alone, then 5 + 4, then 4 + 3 + 2."""
-    assert share([4, 9, 2, 5, 3, 4], 3) == [[1], [0, 3], [2, 4, 5]]
+    """By hand: 9 alone; 5, behind which 3 and then 2 find room; 4 and 4."""
+    assert share([4, 9, 2, 5, 3, 4], 3) == [[1], [2, 3, 4], [0, 5]]
 
 
 @pytest.mark.parametrize("packing", ["shared_prompt", "padded"])
@@ -270,7 +270,7 @@ def test_several_files_are_one_folder(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.slow
 def test_two_ranks_behind_a_leader_keep_the_contract() -> None:
     """tests/test_learner_contract.py whole, with a follower that does as rank 0 does."""
-    first, second = ended(start([str(TESTS / "leader_contract.py"), "two ranks"], 2, DAPO_TEST_RANKS="2"), 600)
+    first, second = ended(start([str(TESTS / "leader_contract.py"), "leader"], 2, DAPO_TEST_RANKS="2"), 600)
     assert first[0] == 0, first[1] + first[2]
     assert "passed" in first[1]
     assert "failed" not in first[1]
@@ -298,6 +298,7 @@ def test_a_lost_rank_is_known_by_its_error(error: Exception, of_the_line: bool) 
     """A bug is not told as a lost rank."""
     assert line.is_of_the_line(error) is of_the_line
     assert isinstance(line.lost(error), LearnerLost)
+    assert "pair.cc" not in line.lost(error).message
 
 
 def torchrun(ranks: int, *words: str) -> subprocess.Popen[str]:

@@ -69,7 +69,7 @@ LEARNERS: dict[str, Callable[..., Learner]] = {
 if os.environ.get("DAPO_TEST_RANKS"):  # leader_contract.py, which runs as two ranks
     import leader_contract
 
-    LEARNERS["two ranks"] = leader_contract.led
+    LEARNERS["behind a leader"] = leader_contract.led
 SLOW = ("ray, one rank", "ray, two ranks")
 
 

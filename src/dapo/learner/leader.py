@@ -17,7 +17,7 @@ from torch import Tensor
 from dapo.errors import LearnerLost
 from dapo.learner.base import Trace
 from dapo.learner.fsdp import FsdpLearner
-from dapo.learner.line import Line, is_of_the_line
+from dapo.learner.line import Line, brief, is_of_the_line
 from dapo.types import Batch
 
 T = TypeVar("T")
@@ -172,11 +172,13 @@ class Leader:
         except BaseException as error:
             if isinstance(error, LearnerLost):
                 raise
-            first = str(error).strip().splitlines()[:1] or [type(error).__name__]
-            self._lost = f"the sharded learner lost one of its {self._line.count} ranks: {first[0]}"
+            self._lost = (
+                f"the sharded learner lost one of its {self._line.count} ranks ({brief(error)}); "
+                "go on from the newest checkpoint with --resume"
+            )
             if is_of_the_line(error):
                 raise LearnerLost(self._lost) from error
-            self._lost = f"the sharded learner stopped in the middle of a call: {first[0]}"
+            self._lost = f"the sharded learner stopped in the middle of a call: {brief(error)}"
             raise
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -23,6 +24,7 @@ from dapo.learner.collectives import Ranks
 TIMEOUT = timedelta(minutes=30)  # for which a rank waits for another that works on the same call
 PATIENCE = timedelta(days=30)  # for which a rank waits for the next call: steps are as long as they are
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+PLACE = re.compile(r"^\[[^\]]*\]\s*")
 GONE = ("connection", "gloo", "nccl", "timed out", "timeout", "socket", "peer", "tcpstore", "broken pipe")
 
 
@@ -38,8 +40,13 @@ def ranks_started() -> int:
 
 def lost(error: BaseException) -> LearnerLost:
     """What the loss of a rank while all begin is told as."""
-    first = str(error).strip().splitlines()[:1] or [type(error).__name__]
-    return LearnerLost(f"the ranks of the sharded learner did not all begin: {first[0]}")
+    return LearnerLost(f"the ranks of the sharded learner did not all begin: {brief(error)}")
+
+
+def brief(error: BaseException) -> str:
+    """What an error says first, without the place in gloo's source before it and the advice behind it."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return PLACE.sub("", lines[0]).split(". ")[0]
 
 
 def need_torchrun() -> None:
