@@ -247,6 +247,35 @@ def _(folder: Path) -> dict[str, Any]:
     return {"flags": flags, "moved": not same(weights(many), before)}
 
 
+@scenario("an objective that fails on one rank")
+def _(folder: Path) -> dict[str, Any]:
+    """A refusal and a bug, of the last rank alone: what all are told, and whether anything has moved."""
+    fails: list[Exception] = []
+
+    def objective(inputs: Any) -> Tensor:
+        if fails and dist.get_rank() == dist.get_world_size() - 1:
+            raise fails[0]
+        loss: Tensor = -inputs.advantages_BT * (inputs.logprobs_BT - inputs.old_logprobs_BT).exp()
+        return loss
+
+    told: list[Any] = []
+    for again in (True, False):
+        many = fsdp_learner(objective=objective, sharding=FsdpSettings(reshard_after_forward=again), **BUDGET)
+        batch = with_old(batch_of(rows_of(SHAPE)), many)
+        many.update(batch, 1e-3)
+        before, state = weights(many), many.state_dict()
+        for error in (ValueError("no such token"), KeyError("typo")):
+            fails.append(error)
+            try:
+                many.update(batch, 1e-3)
+            except ValueError as failure:
+                told.append(many.ranks.gather(str(failure)))
+            fails.clear()
+        told.append(many.ranks.gather(same(weights(many), before) and same(many.state_dict(), state)))
+        told.append(many.ranks.gather(many.update(batch, 1e-3)["grad/nonfinite"]))
+    return {"told": told}
+
+
 @scenario("nothing to train on")
 def _(folder: Path) -> dict[str, Any]:
     many = fsdp_learner(**BUDGET)
@@ -348,6 +377,21 @@ def _(folder: Path) -> dict[str, Any]:
     except OSError as error:
         return {"errors": many.ranks.gather(type(error).__name__)}
     return {}
+
+
+@scenario("a disk of its own")
+def _(folder: Path) -> dict[str, Any]:
+    """The last rank writes where the first one does not look."""
+    many = fsdp_learner(**BUDGET)
+    many.update(with_old(batch_of(rows_of(SHAPE)), many), 1e-3)
+    place = folder / f"apart{many.ranks.count}"
+    if many.ranks.rank == many.ranks.count - 1:
+        place = folder / f"elsewhere{many.ranks.count}"
+    try:
+        many.write_state(place)
+    except OSError as error:
+        return {"errors": many.ranks.gather(str(error))}
+    return {"errors": []}
 
 
 def main(folder: Path, wanted: list[str]) -> None:

@@ -36,6 +36,7 @@ class FakeLLM:
     loaded: dict[str, torch.Tensor] = field(default_factory=dict)
     requests: dict[str, Request] = field(default_factory=dict)
     aborting: set[str] = field(default_factory=set)  # requests that it gives up at the next step
+    logprob: float = -1.0  # of every token
 
     @property
     def engine_core(self) -> Any:
@@ -61,7 +62,7 @@ class FakeLLM:
             if reason is None and request.given == request.params.max_tokens:
                 reason = "length"
             new = SimpleNamespace(
-                token_ids=[TOKEN], logprobs=[{TOKEN: SimpleNamespace(logprob=-1.0)}], finish_reason=reason
+                token_ids=[TOKEN], logprobs=[{TOKEN: SimpleNamespace(logprob=self.logprob)}], finish_reason=reason
             )
             outputs.append(SimpleNamespace(request_id=name, outputs=[new], finished=reason is not None))
             if reason is not None:

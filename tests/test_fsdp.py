@@ -10,6 +10,7 @@ import functools
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -62,7 +63,16 @@ OTHERS = (
     *(f"reduction {name}" for name in ("minibatch", "group", "sequence", "constant", "microbatch")),
 )
 OF_THREE = ("shared_prompt", "one row", "one row, kept", "one group", "unequal", "unequal, kept")
-STATES = ("credit", "not finite", "nothing to train on", "bfloat16", "saved and read by as many", "can't be written")
+STATES = (
+    "credit",
+    "not finite",
+    "an objective that fails on one rank",
+    "nothing to train on",
+    "bfloat16",
+    "saved and read by as many",
+    "can't be written",
+    "a disk of its own",
+)
 
 
 @functools.cache
@@ -177,6 +187,20 @@ def test_a_gradient_that_is_not_finite_is_skipped_by_all() -> None:
     assert result["moved"]
 
 
+def test_an_objective_that_fails_on_one_rank_is_told_to_all() -> None:
+    """At once, with the rank and the error; nothing has moved, and the next update is made."""
+    result = state_of("an objective that fails on one rank")
+    assert "error" not in result, result
+    for told in (result["told"][:4], result["told"][4:]):
+        refused, bug, kept, after = told
+        assert refused[0].startswith("rank 1 of 2: ValueError: no such token (fsdp_scenarios.py")
+        assert bug[0].startswith("rank 1 of 2: KeyError: 'typo' (fsdp_scenarios.py")
+        assert refused[0] == refused[1]
+        assert bug[0] == bug[1]
+        assert kept == [True, True]
+        assert after == [0.0, 0.0]
+
+
 def test_nothing_to_train_on_changes_nothing() -> None:
     """No rank waits for another."""
     assert state_of("nothing to train on") == {"norm": 0.0, "same": True}
@@ -252,6 +276,15 @@ def test_a_disk_that_refuses_is_told_to_all() -> None:
     assert state_of("can't be written") == {"errors": ["OSError", "OSError"]}
 
 
+def test_a_disk_that_one_rank_has_for_itself_is_told() -> None:
+    """A checkpoint without a part would be complete by its manifest, and not to be read."""
+    errors = state_of("a disk of its own")["errors"]
+    assert len(errors) == 2
+    assert errors[0] == errors[1]
+    assert "part-00001-of-00002.safetensors" in errors[0]
+    assert "a disk that all ranks see" in errors[0]
+
+
 def test_several_files_are_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """transformers reads it by its index; the weights are the learner's."""
     from transformers import AutoModelForCausalLM
@@ -283,6 +316,30 @@ def test_without_torchrun_the_command_is_told(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(ConfigError, match=r"RANK, WORLD_SIZE.*torchrun --nproc-per-node N -m dapo train"):
         line.join.__wrapped__()
+
+
+@pytest.mark.parametrize(
+    ("environment", "needle"),
+    [
+        ({"RANK": "abc"}, "RANK = abc"),
+        ({"RANK": "2"}, "RANK = 2"),
+        ({"RANK": "-1"}, "RANK = -1"),
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE = two"),
+        ({"WORLD_SIZE": "0"}, "WORLD_SIZE = 0"),
+        ({"MASTER_PORT": "here"}, "MASTER_PORT = here"),
+    ],
+    ids=lambda value: " ".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else "",
+)
+def test_an_environment_that_is_not_torchruns_is_told(
+    environment: dict[str, str], needle: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the variable, before anything waits for other ranks."""
+    whole = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"} | environment
+    for name, value in whole.items():
+        monkeypatch.setenv(name, value)
+    for asked in (line.need_torchrun, line.started_as, line.ranks_started):
+        with pytest.raises(ConfigError, match=needle):
+            asked()
 
 
 @pytest.mark.parametrize(
@@ -345,6 +402,31 @@ def test_a_run_on_two_ranks_is_the_run_of_one_process(tmp_path: Path) -> None:
     for step, other in zip(one, many, strict=True):
         assert len(step) > 3
         assert other == pytest.approx(step, rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_follower_that_waits_for_a_leader_can_be_stopped(number: signal.Signals) -> None:
+    """There is nothing yet that it could spoil; it says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(120)
+        port = str(silent.getsockname()[1])
+        environment = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        source = {"PYTHONPATH": str(TESTS.parent / "src"), "OMP_NUM_THREADS": "1"}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dapo", "train", "tiny"],
+            env={**os.environ, **source, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            with silent.accept()[0]:
+                process.send_signal(number)
+                process.wait(timeout=30)
+        finally:
+            ((code, out, _),) = ended([process], 10)
+    assert code == -number
+    assert out == ""
 
 
 @pytest.mark.slow

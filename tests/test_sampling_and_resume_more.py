@@ -18,7 +18,17 @@ from safetensors.torch import save_file
 import tiny
 from dapo import loop, sampling, stopping
 from dapo.config.schema import CheckpointConfig
-from dapo.errors import DapoError, EngineError, Interrupted, RewardError, SamplingExhausted, SaveFailed, UserError
+from dapo.errors import (
+    DapoError,
+    EngineError,
+    Interrupted,
+    LearnerLost,
+    RewardError,
+    SamplingExhausted,
+    SaveFailed,
+    Stopped,
+    UserError,
+)
 from dapo.flight import Flight
 from dapo.ledger import history_after, ledger
 from dapo.provenance import check_carried, check_nothing_lost
@@ -209,23 +219,23 @@ def unjudged(group: Group) -> Group:
 
 
 @pytest.mark.parametrize("error", [Interrupted("asked"), ValueError("bad"), SystemExit(0)])
-@pytest.mark.parametrize("refused", [False, True])
-def test_whatever_goes_wrong_the_state_is_saved(error: BaseException, refused: bool) -> None:
+@pytest.mark.parametrize("refused", [None, SaveFailed, LearnerLost])
+def test_whatever_goes_wrong_the_state_is_saved(error: BaseException, refused: type[Stopped] | None) -> None:
     """And the first error is told, where the save fails too; a signal's own save may fail as itself."""
     saved, said, state = list[TrainState](), list[str](), TrainState(step=3)
 
     def ensure(state: TrainState, learning_rate: float) -> None:
         saved.append(state)
         if refused:
-            raise SaveFailed("disk full")
+            raise refused("not to be saved")
 
     places: dict[str, Any] = {"run": SimpleNamespace(path=Path("r")), "view": SimpleNamespace(say=said.append)}
     parts: Any = SimpleNamespace(config=config(), saver=SimpleNamespace(ensure=ensure), **places)
     raised = DapoError if isinstance(error, SystemExit) else type(error)
-    wanted = SaveFailed if refused and raised is Interrupted else raised
+    wanted = refused if refused and raised is Interrupted else raised
     with pytest.raises(wanted) as caught, stopping.saved_on_error(parts, state):
         raise error
-    assert (saved, said) == ([state], ["disk full"] if refused and wanted is raised else [])
+    assert (saved, said) == ([state], ["not to be saved"] if refused and wanted is raised else [])
     if wanted is Interrupted:
         assert str(caught.value) == "asked; stopped after step 3; go on with: dapo train --resume r"
 

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from transformers import AutoModelForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 import reference as ref
 import tiny
@@ -574,3 +575,37 @@ def test_a_model_without_a_body_is_refused() -> None:
     model.base_model_prefix = "nothing"
     with pytest.raises(ModelError, match="no separate body"):
         SplitModel(model)
+
+
+def mixture(seed: int) -> Any:
+    """A tiny random mixture of experts, which transformers holds in other tensors than its public folders do."""
+    torch.manual_seed(seed)
+    settings = Qwen3MoeConfig(
+        vocab_size=len(tiny.VOCABULARY),
+        hidden_size=32,
+        intermediate_size=64,
+        moe_intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        num_experts=4,
+        num_experts_per_tok=2,
+        max_position_embeddings=256,
+        tie_word_embeddings=False,
+    )
+    return Qwen3MoeForCausalLM(settings).float().eval().requires_grad_(False)
+
+
+@pytest.mark.parametrize("copied", [True, False])
+def test_a_mixture_of_experts_goes_on_from_its_folder(copied: bool, tmp_path: Path) -> None:
+    """Bitwise; and transformers reads the same weights from it."""
+    learner = torch_learner(mixture(0), tokens_per_microbatch=30)
+    learner.update(with_old(batch_of(rows_of(SHAPE)), learner), 1e-3)
+    learner.save_hf(tmp_path, learner.host_weights() if copied else None)
+    again = torch_learner(mixture(1))
+    again.restore(tmp_path, learner.state_dict())
+    assert any("experts" in name for name in weights(learner))
+    assert same(weights(again), weights(learner))
+    read = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert same({name: p.detach() for name, p in read.named_parameters()}, weights(learner))

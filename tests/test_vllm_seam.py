@@ -6,6 +6,7 @@ What real vLLM makes of it: test_vllm_engine.py.
 from __future__ import annotations
 
 import importlib.util
+import math
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,21 @@ def test_a_request_that_vllm_gives_up_is_an_aborted_response(monkeypatch: pytest
     done = collect(engine, [3])[3]
     assert [response.finish for response in done] == [Finish.LENGTH, Finish.ABORT, Finish.LENGTH]
     assert [response.num_tokens for response in done] == [4, 1, 4]
+
+
+@pytest.mark.parametrize(("logprob", "kept"), [(math.nan, None), (1e-7, 0.0), (-math.inf, -math.inf)])
+def test_a_logprob_that_is_no_number_is_an_error(
+    logprob: float, kept: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not taken for certainty; rounding above 0 is."""
+    engine, fake = fake_engine(monkeypatch)
+    fake.logprob = logprob
+    engine.submit(3, prompt([4]), params(1))
+    if kept is None:
+        with pytest.raises(EngineError, match=r"draw 3: .* no number"):
+            engine.poll()
+    else:
+        assert collect(engine, [3])[3][0].engine_logprobs.tolist() == [kept]
 
 
 def test_requests_that_vllm_loses_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,3 +283,6 @@ def test_closing_removes_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     assert another.calls == ["shutdown"]
     with pytest.raises(EngineError, match="closed"):
         engine.submit(0, prompt([4]), params(2))
+    for asked in (lambda: engine.load_weights(1, iter(())), engine.weight_samples, engine.rest):
+        with pytest.raises(EngineError, match="closed"):
+            asked()

@@ -176,17 +176,17 @@ def follows() -> bool:
 def follow() -> None:
     """The whole life of a rank that is not the first: it is told the configuration, loads, and does as rank 0 does.
 
-    It prints nothing and writes only its part of checkpoints. Ctrl-C is rank 0's to understand: it ends this one
-    too, after a last checkpoint that needs all ranks. Raises LearnerLost when rank 0 has gone.
+    It prints nothing and writes only its part of checkpoints. Once rank 0 is there, Ctrl-C is rank 0's to understand:
+    it ends this one too, after a last checkpoint that needs all ranks. Raises LearnerLost when rank 0 has gone.
     """
     from dapo.learner import leader, line
 
     logging.getLogger("dapo").setLevel(logging.ERROR)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    _on_signals(signal.SIG_DFL)  # rank 0 may never come
     joined = line.join()
     try:
         header, _ = joined.receive()
+        _on_signals(signal.SIG_IGN)
         if header.get("call") == "stop":
             joined.hang_up()
             return
@@ -199,3 +199,8 @@ def follow() -> None:
             raise
         raise line.lost(error) from error
     leader.follow(learner, joined)
+
+
+def _on_signals(action: signal.Handlers) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, action)

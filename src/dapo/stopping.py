@@ -36,7 +36,7 @@ def saved_on_error(parts: Parts, state: TrainState) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         try:
             parts.saver.ensure(state, learning_rate(state.step, parts.config))
-        except SaveFailed as failure:  # the first error is the one to tell
+        except (LearnerLost, SaveFailed) as failure:  # the first error is the one to tell
             parts.view.say(f"{failure}")
         if isinstance(error, SystemExit):
             raise DapoError("something that the run calls has called sys.exit; the state is saved") from error

@@ -7,10 +7,12 @@ which rows, how many passes there are) is a pure function of the batch, so it is
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -99,8 +101,8 @@ class FsdpLearner(SavesShards, TorchLearner):
     write from rank 0 (and each rank its part of the optimiser's state), to a disk that all ranks see. `parameters`
     gives this rank's part of each weight.
 
-    An exception other than ValueError on one rank leaves the others waiting for it, until they are told or the
-    process group's timeout ends.
+    What an objective raises on one rank is raised as a ValueError on all. Any other exception on one rank leaves the
+    others waiting for it, until its process ends or the process group's timeout does.
 
     Args:
         model: a transformers causal LM in float32, the same on every rank. It is sharded in place.
@@ -133,6 +135,7 @@ class FsdpLearner(SavesShards, TorchLearner):
         self._adapters = None if lora is None else Adapters(model, lora)
         self._roots: dict[int, Any] = {}
         self._in_a_pass = False
+        self._result: tuple[Tensor, Tensor, Tensor] | None = None
         super().__init__(model, settings, objective, dtype=dtype, reference=reference)
         self._held = Shards(self.ranks)
 
@@ -157,7 +160,7 @@ class FsdpLearner(SavesShards, TorchLearner):
         return device
 
     def _reshard(self) -> None:
-        self._in_a_pass = False
+        self._in_a_pass, self._result = False, None
         for root in self._roots.values():
             for module in sharded_modules(root):
                 module.reshard()
@@ -168,8 +171,8 @@ class FsdpLearner(SavesShards, TorchLearner):
     def _forward(self, split: SplitModel, micro: MicroBatch) -> tuple[Tensor, Tensor, Tensor]:
         run = partial(super()._forward, split, micro)
         self._in_a_pass = True
-        result: tuple[Tensor, Tensor, Tensor] = self._roots[id(split)](run)
-        return result
+        self._result = result = self._roots[id(split)](run)
+        return result  # type: ignore[no-any-return]
 
     # --- the seam -------------------------------------------------------------------------------
 
@@ -230,23 +233,43 @@ class FsdpLearner(SavesShards, TorchLearner):
     ) -> None:
         if not rows:
             return
-        root = self._roots[id(self._split)]
+        root, failure = self._roots[id(self._split)], ""
         for micro, last in self._passes(minibatch, rows):
             if not self._sharding.reshard_after_forward:
                 root.set_requires_gradient_sync(last)
                 root.set_reshard_after_backward(last)
                 root.set_is_last_backward(last)
-            sums: dict[str, float] = {}
             with span("forward"):
-                if micro is None:
-                    of_nothing = self._forward(self._split, nothing(self._settings.packing))
-                    loss = (of_nothing[0].sum() + of_nothing[1].sum()) * 0.0
-                else:
-                    loss, sums = self._loss(minibatch, micro, trace)
+                loss, sums, failed = self._part(minibatch, micro, trace)
+            failure = failure or failed
             if totals is not None:
                 add(totals, sums)
             with span("backward"):
                 loss.backward()  # type: ignore[no-untyped-call]
+        if failure := next(filter(None, self.ranks.gather(failure)), ""):
+            raise ValueError(failure)
+
+    def _part(
+        self, minibatch: Batch, micro: MicroBatch | None, trace: Trace | None
+    ) -> tuple[Tensor, dict[str, float], str]:
+        """(loss, sums, what went wrong) of one pass.
+
+        An objective that fails does so behind the forward pass. The loss is of nothing then, so that this rank can go
+        on in step with the others until all are told.
+        """
+        self._result = None
+        failure = ""
+        try:
+            if micro is not None:
+                return *self._loss(minibatch, micro, trace), ""
+            self._forward(self._split, nothing(self._settings.packing))
+        except Exception as error:
+            if self.ranks.count == 1 or self._result is None:
+                raise
+            failure = f"rank {self.ranks.rank} of {self.ranks.count}: {_told(error)}"
+        assert self._result is not None
+        logprobs_N, entropy_N, _ = self._result
+        return (logprobs_N.sum() + entropy_N.sum()) * 0.0, {}, failure
 
     def _joined(self, totals: dict[str, float], trace: Trace | None) -> dict[str, float]:
         if trace is not None and trace.logprobs is not None and trace.collision is not None:
@@ -341,6 +364,12 @@ def decoder_blocks(model: Any) -> list[nn.Module]:
 def sharded_modules(root: nn.Module) -> list[Any]:
     """Those with shards of their own."""
     return [module for module in root.modules() if isinstance(module, FSDPModule)]
+
+
+def _told(error: Exception) -> str:
+    """An error and where it was raised, in one line: its traceback stays on the rank it is of."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
 
 
 def nothing(packing: Packing) -> MicroBatch:

@@ -9,6 +9,7 @@ import functools
 import json
 import os
 import re
+import sys
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -29,13 +30,31 @@ GONE = ("connection", "gloo", "nccl", "timed out", "timeout", "socket", "peer", 
 
 
 def started_as() -> int | None:
-    """The rank that torchrun gave this process; None where it was not started by it."""
-    return int(os.environ["RANK"]) if all(os.environ.get(name) for name in NEEDED) else None
+    """The rank that torchrun gave this process; None where it was not started by it.
+
+    Raises ConfigError where the environment holds what torchrun would not write.
+    """
+    if not all(os.environ.get(name) for name in NEEDED):
+        return None
+    ranks = _number("WORLD_SIZE", 1, sys.maxsize)
+    _number("MASTER_PORT", 0, 65535)
+    return _number("RANK", 0, ranks - 1)
 
 
 def ranks_started() -> int:
-    """How many processes torchrun started; 1 without it."""
+    """How many processes torchrun started; 1 without it. Raises ConfigError, see `started_as`."""
     return int(os.environ["WORLD_SIZE"]) if started_as() is not None else 1
+
+
+def _number(name: str, least: int, most: int) -> int:
+    text = os.environ[name]
+    if not (text.isascii() and text.isdigit() and least <= int(text) <= most):
+        range_told = f"of {least} to {most}" if most < sys.maxsize else f"of at least {least}"
+        raise ConfigError(
+            f"the environment says {name} = {text}, not a number {range_told}; "
+            f"start it by torchrun, or without {', '.join(NEEDED)}"
+        )
+    return int(text)
 
 
 def lost(error: BaseException) -> LearnerLost:

@@ -194,7 +194,16 @@ def same_bits(one: Tensor, other: Tensor) -> bool:
 
 
 def write_index(folder: Path, parts: Mapping[str, Part], written: Sequence[Mapping[str, Sequence[int]]]) -> None:
-    """Writes the index of all ranks' files, `written` being what `write_part` returned on each."""
+    """Writes the index of all ranks' files, `written` being what `write_part` returned on each.
+
+    Raises OSError where a file is not there: the index would be of a checkpoint that can't be read.
+    """
+    for rank in range(len(written)):
+        if not (folder / part_name(rank, len(written))).is_file():
+            raise OSError(
+                f"{part_name(rank, len(written))} was written by rank {rank}, but is not there for rank 0; "
+                "the run's directory has to be on a disk that all ranks see"
+            )
     tensors: dict[str, Any] = {
         name: {"shape": list(part.shape), "dtype": str(part.tensor.dtype).removeprefix("torch."), "parts": []}
         for name, part in parts.items()

@@ -203,8 +203,9 @@ class TorchLearner(HoldsModel):
         }
 
     def save_hf(self, path: Path, weights: Mapping[str, Tensor] | None = None) -> None:
-        """See Learner."""
-        self.model.save_pretrained(path, state_dict=None if weights is None else dict(weights))
+        """See Learner. Experts are written as the model holds them, in one tensor: `restore` knows no other form."""
+        given = None if weights is None else dict(weights)
+        self.model.save_pretrained(path, state_dict=given, save_original_format=False)
 
     @torch.no_grad()
     def restore(self, path: Path, state: Mapping[str, Any]) -> None:

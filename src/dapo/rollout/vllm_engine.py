@@ -154,6 +154,7 @@ class VllmEngine:
         Raises EngineError when a weight is missing, unknown or of another shape. Nothing can be sampled then until
         a later call has succeeded.
         """
+        self._check_open()
         waking, self._asleep = self._asleep, False
         if waking:
             self._llm.wake_up(tags=["weights"])
@@ -170,6 +171,7 @@ class VllmEngine:
 
     def weight_samples(self) -> Iterable[tuple[str, Tensor]] | None:
         """See RolloutEngine. None for an architecture whose weights vLLM holds in a way that isn't known here."""
+        self._check_open()
         samples: list[tuple[str, Tensor]] | None = self._llm.apply_model(self._weights.samples)[0]
         return samples
 
@@ -179,6 +181,7 @@ class VllmEngine:
         Level 2 of vLLM's sleep: nothing is kept, since load_weights brings every weight. Nothing may be in flight.
         Not run on a GPU: tested with a stand-in that records calls.
         """
+        self._check_open()
         if not self._sleeps or self._asleep:
             return
         if self._draws:
@@ -197,11 +200,14 @@ class VllmEngine:
 
     # --- how it works ---------------------------------------------------------------------------
 
-    def _check_usable(self) -> None:
-        if self._asleep:
-            raise EngineError("the engine sleeps; load_weights wakes it")
+    def _check_open(self) -> None:
         if self._llm is None:
             raise EngineError("the engine is closed")
+
+    def _check_usable(self) -> None:
+        self._check_open()
+        if self._asleep:
+            raise EngineError("the engine sleeps; load_weights wakes it")
         if self._unusable:
             raise EngineError(f"the engine can't sample: {self._unusable}")
 
@@ -227,7 +233,7 @@ class VllmEngine:
                 continue
             completion = output.outputs[0]
             for token, logprobs in zip(completion.token_ids, completion.logprobs or (), strict=True):
-                row.take(token, min(0.0, logprobs[token].logprob), self.version)
+                row.take(token, logprobs[token].logprob, self.version)
             row.finish = self._finish(row, completion.finish_reason if output.finished else None)
             if row.finish is not None:
                 if not output.finished:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from dapo.errors import EngineError
 from dapo.types import Finish, Prompt, Response, SamplingParams
 
 
@@ -31,9 +33,11 @@ class RowInFlight:
     finish: Finish | None = None
 
     def take(self, token: int, logprob: float, version: int) -> None:
-        """One more token, sampled by this version of the policy."""
+        """One more token, sampled by this version of the policy. Raises EngineError where its log-prob is NaN."""
+        if math.isnan(logprob):
+            raise EngineError(f"draw {self.owner.draw}: vLLM gives a token a log-probability that is no number")
         self.tokens.append(token)
-        self.logprobs.append(logprob)
+        self.logprobs.append(min(0.0, logprob))
         if self.runs and self.runs[-1][0] == version:
             self.runs[-1] = (version, self.runs[-1][1] + 1)
         else:
