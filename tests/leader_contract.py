@@ -18,13 +18,28 @@ BUDGET = {"tokens_per_microbatch": 30}
 made: list[Leader] = []
 
 
+class Numbered:
+    """The line of one of several leaders: before each message it says which learner the followers shall use."""
+
+    def __init__(self, joined: Any, number: int) -> None:
+        self._joined, self._number = joined, number
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._joined, name)
+
+    def send(self, *message: Any) -> None:
+        """See Line."""
+        self._joined.send({"call": "use", "number": self._number})
+        self._joined.send(*message)
+
+
 def led(model: Any, reference: Any = None) -> Leader:
     """A learner of the given model on all ranks; what the one before left undone is finished first."""
     joined = line.join()
     if made:
-        made.pop()._finish_export()
+        made[-1]._finish_export()
     joined.send({"call": "make", "reference": reference is not None}, named(model, "m.") | named(reference, "r."))
-    made.append(Leader(fsdp_learner(model, reference=reference, **BUDGET), joined))
+    made.append(Leader(fsdp_learner(model, reference=reference, **BUDGET), Numbered(joined, len(made))))  # type: ignore[arg-type]
     return made[-1]
 
 
@@ -43,7 +58,7 @@ def filled(tensors: dict[str, Tensor], prefix: str) -> Any:
 
 def follow() -> None:
     """Makes what rank 0 makes, until it has no more tests."""
-    joined, learner = line.join(), None
+    joined, learners, number = line.join(), list[Any](), 0
     while True:
         header, tensors = joined.receive()
         if header["call"] == "stop":
@@ -51,9 +66,12 @@ def follow() -> None:
             return
         if header["call"] == "make":
             reference = filled(tensors, "r.") if header["reference"] else None
-            learner = fsdp_learner(filled(tensors, "m."), reference=reference, **BUDGET)
+            learners.append(fsdp_learner(filled(tensors, "m."), reference=reference, **BUDGET))
             continue
-        call = learner, header, tensors
+        if header["call"] == "use":
+            number = header["number"]
+            continue
+        call = learners[number], header, tensors
         _, refusal = leader.attempted(lambda call=call: leader.make_call(*call))  # type: ignore[misc]
         joined.answers("" if refusal is None else type(refusal).__name__)
 
