@@ -39,7 +39,8 @@ def led(model: Any, reference: Any = None) -> Leader:
     if made:
         made[-1]._finish_export()
     joined.send({"call": "make", "reference": reference is not None}, named(model, "m.") | named(reference, "r."))
-    made.append(Leader(fsdp_learner(model, reference=reference, **BUDGET), Numbered(joined, len(made))))  # type: ignore[arg-type]
+    own: Any = Numbered(joined, len(made))
+    made.append(Leader(fsdp_learner(model, reference=reference, **BUDGET), own))
     return made[-1]
 
 
