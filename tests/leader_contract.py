@@ -19,15 +19,18 @@ made: list[Leader] = []
 
 
 class Numbered:
-    """The line of one of several learners: a test has more than one."""
+    """The line of one of several leaders: before each message it says which learner the followers shall use."""
 
-    def __init__(self, joined: line.Line, number: int) -> None:
-        self._line, self._number, self.count = joined, number, joined.count
-        self.answers, self.hang_up = joined.answers, joined.hang_up
+    def __init__(self, joined: Any, number: int) -> None:
+        self._joined, self._number = joined, number
 
-    def send(self, header: dict[str, Any], tensors: dict[str, Tensor] | None = None) -> None:
-        """With the learner's number."""
-        self._line.send({**header, "number": self._number}, tensors)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._joined, name)
+
+    def send(self, *message: Any) -> None:
+        """See Line."""
+        self._joined.send({"call": "use", "number": self._number})
+        self._joined.send(*message)
 
 
 def led(model: Any, reference: Any = None) -> Leader:
@@ -36,7 +39,8 @@ def led(model: Any, reference: Any = None) -> Leader:
     if made:
         made[-1]._finish_export()
     joined.send({"call": "make", "reference": reference is not None}, named(model, "m.") | named(reference, "r."))
-    made.append(Leader(fsdp_learner(model, reference=reference, **BUDGET), Numbered(joined, len(made))))  # type: ignore[arg-type]
+    own: Any = Numbered(joined, len(made))
+    made.append(Leader(fsdp_learner(model, reference=reference, **BUDGET), own))
     return made[-1]
 
 
@@ -55,7 +59,7 @@ def filled(tensors: dict[str, Tensor], prefix: str) -> Any:
 
 def follow() -> None:
     """Makes what rank 0 makes, until it has no more tests."""
-    joined, learners = line.join(), []
+    joined, learners, number = line.join(), list[Any](), 0
     while True:
         header, tensors = joined.receive()
         if header["call"] == "stop":
@@ -65,7 +69,10 @@ def follow() -> None:
             reference = filled(tensors, "r.") if header["reference"] else None
             learners.append(fsdp_learner(filled(tensors, "m."), reference=reference, **BUDGET))
             continue
-        call = learners[header["number"]], header, tensors
+        if header["call"] == "use":
+            number = header["number"]
+            continue
+        call = learners[number], header, tensors
         _, refusal = leader.attempted(lambda call=call: leader.make_call(*call))  # type: ignore[misc]
         joined.answers("" if refusal is None else type(refusal).__name__)
 
@@ -74,7 +81,7 @@ def lead() -> int:
     """Runs the contract's tests, of this learner alone (see LEARNERS there)."""
     contract = Path(__file__).parent / "test_learner_contract.py"
     code = pytest.main(["-q", "-x", "-p", "no:cacheprovider", str(contract), "-k", sys.argv[1]])
-    sys.modules["leader_contract"].made[-1].close()  # this file runs under another name
+    sys.modules["leader_contract"].made.pop().close()  # this file runs under another name
     return int(code)
 
 
