@@ -166,12 +166,16 @@ def _train(parts: Parts, state: Any, profile: bool, allowed: tuple[str, ...] = (
     from dapo.run import checkpoint
     from dapo.run.directory import resume_command
 
-    left, run, config, view = parts.config.cluster.learner_restarts, parts.run, parts.config, parts.view
+    run, config, view = parts.run, parts.config, parts.view
+    on_cluster = config.cluster.kind == "ray"  # ranks that torchrun started are its to start again
+    left = config.cluster.learner_restarts if on_cluster else 0
     while True:
         try:
             _train_once(parts, state, profile)
             return parts
         except LearnerLost as error:
+            if not on_cluster:
+                raise
             if not left:
                 used = f"cluster.learner_restarts = {config.cluster.learner_restarts} are used up"
                 raise LearnerLost(f"{error}; {used}; go on with: {resume_command(run.path)}") from error
