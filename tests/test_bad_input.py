@@ -342,6 +342,7 @@ EXIT_CODES = {  # by the table in errors.py and section 9 of the design
     errors.SaveFailed: 3,
     errors.SamplingExhausted: 3,
     errors.NonFiniteGradients: 3,
+    errors.EnginesLost: 3,
     errors.LearnerLost: 3,
     errors.SelfCheckFailed: 5,
     errors.CheckFailed: 4,

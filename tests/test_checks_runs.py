@@ -14,6 +14,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, Qwen2Config, Qwen2ForCausa
 
 import dapo.batch
 import dapo.build
+import dapo.learners
 import dapo.loop
 import dapo.sampling
 import helpers_learner
@@ -98,8 +99,9 @@ class NaNLogprobs(TorchLearner):
 class NaNGradient(TorchLearner):
     """As is its gradient."""
 
-    def _gradient_norm(self) -> float:
-        return float("nan")
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._held.norm = lambda weights: float("nan")  # type: ignore[method-assign]
 
 
 class Keeping(TorchLearner):
@@ -116,8 +118,9 @@ class Keeping(TorchLearner):
 class Unmerged(LoraLearner):
     """Hands the engine the base without its adapters."""
 
-    def _merged(self, plain: str, tensor: Tensor) -> Tensor:
-        return tensor.detach()
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._adapters.merged = lambda plain, tensor, whole=None: tensor.detach()  # type: ignore[method-assign]
 
 
 class MovingBase(LoraLearner):
@@ -142,7 +145,7 @@ class TrainedBase(LoraLearner):
 def learner(faulty: type[TorchLearner]) -> Callable[[Patch], None]:
     """In place of the one that is built."""
     name = "LoraLearner" if issubclass(faulty, LoraLearner) else "TorchLearner"
-    return lambda patch: patch.setattr(dapo.build, name, faulty)
+    return lambda patch: patch.setattr(dapo.learners, name, faulty)
 
 
 def hot_engine(patch: Patch) -> None:

@@ -140,27 +140,31 @@ def build(
         allowed: what may differ from it, by name (see `manifest.ROOTS`).
     """
     scorers, checked = check_inputs(config)
+    if config.cluster.kind == "local":
+        pick_device(config.model)
     call_ranks(config)
     view.phase("loading the model")
     tokenizer = load_tokenizer(config.model)
     data = tokenise_data(config, checked, tokenizer)
     stream = make_stream(config, data)
-    for note in data.notes:
-        view.say(f"note: {note}")
-    view.say(f"{data_line(data)}; {epoch_words(config, stream.epoch_size)}")
     if config.cluster.kind == "ray":
         factories = Factories(policy=Policy, engine=make_engine, max_tokens=max_tokens(config))
         started = start_on_cluster(config, factories, tokenizer, scorers, view)
     else:
-        started = start_here(config, tokenizer, scorers, view)
+        started = start_here(config, tokenizer, scorers)
     try:
+        for note in data.notes:
+            view.say(f"note: {note}")
+        view.say(f"{data_line(data)}; {epoch_words(config, stream.epoch_size)}")
+        if summary := getattr(started.learner, "summary", None):
+            view.say(summary)
         return put_together(config, checked, data, stream, started, run, view, found, allowed)
     except BaseException:
         started.close()
         raise
 
 
-def start_here(config: Config, tokenizer: Any, scorers: Scorers, view: View) -> Started:
+def start_here(config: Config, tokenizer: Any, scorers: Scorers) -> Started:
     """Engine and learner in this process."""
     policy, learner_model, engine_model = load_policy(config, tokenizer)
     device = pick_device(config.model)
@@ -168,8 +172,6 @@ def start_here(config: Config, tokenizer: Any, scorers: Scorers, view: View) -> 
     reference = load_reference(config)
     engine, starting = make_engine(config, engine_model, policy), manifest.Starting.of(learner_model)
     learner = make_learner(config, learner_model, reference, dtype)
-    if summary := getattr(learner, "summary", None):
-        view.say(summary)
     return Started(
         policy=policy,
         engine=engine,
