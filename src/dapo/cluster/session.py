@@ -12,6 +12,7 @@ from dapo.errors import ConfigError, UserError
 logger = logging.getLogger(__name__)
 
 ADDRESS = "RAY_ADDRESS"
+NICENESS = "RAY_worker_niceness"  # of actors; Ray's own default is 15
 LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0": Ray listens on 127.0.0.1 alone, as it does by itself on macOS
 QUIET = {  # no advice, no reports, nothing said of answers that nobody waits for any more
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -26,6 +27,7 @@ def need_ray() -> Any:
         os.environ.setdefault(name, value)
     if own_cluster():
         os.environ.setdefault(LOOPBACK, "0")  # read when Ray is imported
+        os.environ.setdefault(NICENESS, "0")  # actors are the run itself, not what may wait behind other programs
     try:
         import ray
     except ImportError:
