@@ -233,17 +233,19 @@ class _Simulation:
         while before != len(self._draws):
             before = len(self._draws)
             most = allowed(self._sampling, started=before, graded=self._graded, kept=self._kept, wanted=self._wanted)
+            finished: set[int] = set()  # engines that ended a response with its first token
             for _ in range(most - before):
                 one = self._draw()
                 self._draws.append(one)
                 self._left.append(len(one.lengths))
                 place = min(range(len(self._engines)), key=lambda place: self._engines[place].outstanding)
-                engine = self._engines[place]
-                ended = engine.submit(len(self._draws) - 1, one.lengths, self._now)
+                ended = self._engines[place].submit(len(self._draws) - 1, one.lengths, self._now)
                 self._expect(place)
                 for number in ended:
                     self._left[number] -= 1
-                self._now = max(self._now, engine.clock) if ended else self._now
+                    finished.add(place)
+            # Such an engine prefills into the slots it has free before anything is graded.
+            self._now = max([self._now, *(self._engines[place].clock for place in finished)])
             self._take()
 
     def _collect(self, ended: Sequence[int]) -> None:
