@@ -2,10 +2,10 @@
 
 Problems have difficulties p ~ Beta(a, b), each is sampled k times. The intervals over the population should
 hold a / (a + b), the interval for this set alone the mean of the p drawn. The intervals are those of
-dapo.evaluate.intervals, computed for all repetitions at once (and checked against the functions on the first 20).
+dapo.evals.intervals, computed for all repetitions at once (and checked against the functions on the first 20).
 
 Then, for the same difficulties, the difference between two models that such an evaluation can find (median of
-dapo.evaluate.intervals.detectable over 200 simulated evaluations), and how often a paired comparison does find it:
+dapo.evals.intervals.detectable over 200 simulated evaluations), and how often a paired comparison does find it:
 the second model's difficulties are drawn anew ("unlike") or are the first's ("alike"), and its accuracy is moved by
 as much, by mixing in problems that are always right.
 
@@ -20,8 +20,8 @@ import math
 import numpy as np
 from scipy.stats import norm, t
 
-from dapo.evaluate.intervals import FEW, bootstrap_interval, detectable, set_interval, t_interval
-from dapo.evaluate.paired import paired
+from dapo.evals.intervals import FEW, bootstrap_interval, detectable, set_interval, t_interval
+from dapo.evals.paired import paired
 
 BETAS = ((1.0, 1.0), (0.5, 0.5), (0.3, 0.9), (0.1, 1.9))
 

@@ -16,8 +16,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from dapo.evaluate.estimators import maj_at_k, pass_at_k, powers_of_two
-from dapo.evaluate.intervals import bootstrap_interval, detectable, population_interval, set_interval, t_interval
+from dapo.evals.estimators import maj_at_k, pass_at_k, powers_of_two
+from dapo.evals.intervals import bootstrap_interval, detectable, population_interval, set_interval, t_interval
 
 pytestmark = pytest.mark.filterwarnings("error")  # numpy's divisions by zero included
 

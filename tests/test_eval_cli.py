@@ -16,7 +16,7 @@ import pytest
 
 import dapo
 import helpers_run as helpers
-from dapo.evaluate.store import EvaluationDirectory
+from dapo.evals.store import EvaluationDirectory
 from dapo.run.directory import RunDirectory
 from helpers_server import serving
 

@@ -13,10 +13,10 @@ import scipy.stats
 
 from dapo.config import Config, load_config
 from dapo.errors import EngineError
-from dapo.evaluate.evaluation import Evaluation, figures_of_rows, set_line
-from dapo.evaluate.figures import SetFigures
-from dapo.evaluate.intervals import population_interval, t_interval
-from dapo.evaluate.run import evaluate
+from dapo.evals.evaluation import Evaluation, figures_of_rows, set_line
+from dapo.evals.figures import SetFigures
+from dapo.evals.intervals import population_interval, t_interval
+from dapo.evals.run import evaluate
 from dapo.grading import GroupGrader
 from dapo.reward import Scorer
 from dapo.rollout.scripted import Order, ScriptedEngine

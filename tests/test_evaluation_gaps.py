@@ -26,16 +26,16 @@ from dapo.config.load import resolve
 from dapo.config.sets import evaluation_sources
 from dapo.data.load import check_evaluation, check_validation, set_notes
 from dapo.errors import Interrupted, UserError
-from dapo.evaluate.compare_tables import comparison_notes, comparison_tables, probability, reading
-from dapo.evaluate.comparison import AtKDifference, Measured, check_comparable, compare_set, over_seeds, pair_up
-from dapo.evaluate.evaluation import Evaluation, figures_of_rows
-from dapo.evaluate.figures import SetFigures, sparse
-from dapo.evaluate.intervals import FEW
-from dapo.evaluate.progress import curves, progress_tables
-from dapo.evaluate.results import Result, plain, results_of
-from dapo.evaluate.settings import changed_names
-from dapo.evaluate.store import EvaluationDirectory
-from dapo.evaluate.tables import evaluation_tables, notes, percent
+from dapo.evals.compare_tables import comparison_notes, comparison_tables, probability, reading
+from dapo.evals.comparison import AtKDifference, Measured, check_comparable, compare_set, over_seeds, pair_up
+from dapo.evals.evaluation import Evaluation, figures_of_rows
+from dapo.evals.figures import SetFigures, sparse
+from dapo.evals.intervals import FEW
+from dapo.evals.progress import curves, progress_tables
+from dapo.evals.results import Result, plain, results_of
+from dapo.evals.settings import changed_names
+from dapo.evals.store import EvaluationDirectory
+from dapo.evals.tables import evaluation_tables, notes, percent
 from dapo.metrics import score
 from dapo.rollout.scripted import ScriptedEngine
 from dapo.run import checkpoint

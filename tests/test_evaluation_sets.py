@@ -15,14 +15,14 @@ import tiny
 from dapo.config import Config, load_config
 from dapo.data import check_evaluation, tokenise_evaluation
 from dapo.errors import DataError, Interrupted, UserError
-from dapo.evaluate.compare_tables import comparison_notes, reading
-from dapo.evaluate.comparison import Measured, check_comparable, compare_seeds, compare_set, over_seeds, pair_up
-from dapo.evaluate.evaluation import Evaluation, figures_of_rows
-from dapo.evaluate.phrases import phrase_kinds, phrase_shares
-from dapo.evaluate.results import results_of, vote_classes
-from dapo.evaluate.run import evaluate
-from dapo.evaluate.settings import changed_names, differences
-from dapo.evaluate.store import EvaluationDirectory
+from dapo.evals.compare_tables import comparison_notes, reading
+from dapo.evals.comparison import Measured, check_comparable, compare_seeds, compare_set, over_seeds, pair_up
+from dapo.evals.evaluation import Evaluation, figures_of_rows
+from dapo.evals.phrases import phrase_kinds, phrase_shares
+from dapo.evals.results import results_of, vote_classes
+from dapo.evals.run import evaluate
+from dapo.evals.settings import changed_names, differences
+from dapo.evals.store import EvaluationDirectory
 from dapo.grading import GroupGrader
 from dapo.metrics import score
 from dapo.reward import Scorer

@@ -40,7 +40,7 @@ LAYERS: list[set[str]] = [
     {"records", "learners"},  # rollouts as plain rows; the learner of a configuration
     {"advantages"},  # shaped rewards into advantages
     {"grading", "batch", "flight"},  # draws into groups, groups into batches: shared by the layers above
-    {"sampling", "evaluate", "run"},
+    {"sampling", "evals", "run"},
     {"cluster"},  # actors; their ranks tell digests as `run.manifest` makes them
     {"pipeline"},  # sampling beside updates
     {"credit"},  # where an update's gradient comes from
@@ -216,7 +216,7 @@ def test_the_source_keeps_to_the_architecture(name: str) -> None:
         ("learner/fsdp.py", "from dapo.rollout.base import RolloutEngine", True),
         ("run/report.py", "import importlib\nimportlib.import_module('dapo.loop')", True),
         ("run/report.py", "from dapo import __version__", False),
-        ("sampling.py", "from dapo.evaluate import x", True),
+        ("sampling.py", "from dapo.evals import x", True),
         ("errors.py", "import dapo", True),
         ("__init__.py", "from dapo.algorithm import informative", True),
         ("attic.py", "", True),

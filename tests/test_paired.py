@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dapo.evaluate.intervals import bootstrap_interval, t_interval
-from dapo.evaluate.paired import Paired, paired, seeds, sign_flip, welch
-from dapo.evaluate.votes import classes
+from dapo.evals.intervals import bootstrap_interval, t_interval
+from dapo.evals.paired import Paired, paired, seeds, sign_flip, welch
+from dapo.evals.votes import classes
 
 pytestmark = pytest.mark.filterwarnings("error")  # numpy's divisions by zero included
 

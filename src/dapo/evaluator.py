@@ -15,7 +15,7 @@ from dapo.data import CheckedData, named, tokenise_evaluation
 from dapo.data.prompts import problem_text
 from dapo.data.template import Wording
 from dapo.errors import ConfigError, DataError
-from dapo.evaluate.run import sampling_params
+from dapo.evals.run import sampling_params
 from dapo.grading import GroupGrader
 from dapo.model.loading import load_tokenizer
 from dapo.provenance import Settings, evaluation_settings

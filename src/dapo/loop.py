@@ -26,8 +26,8 @@ from dapo.batch import make_batch, minibatches, with_advantages
 from dapo.checks.watch import FINDINGS
 from dapo.credit import make_buckets
 from dapo.errors import EngineError
-from dapo.evaluate.evaluation import Evaluation
-from dapo.evaluate.run import evaluate
+from dapo.evals.evaluation import Evaluation
+from dapo.evals.run import evaluate
 from dapo.learner.base import Trace
 from dapo.ledger import history_after, ledger, prompts_drawn, totals
 from dapo.metrics import batch_metrics, gap_metrics, kl_metrics, peak_memory, score, traced_metrics, update_metrics

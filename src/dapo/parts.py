@@ -9,7 +9,7 @@ from typing import Any
 from dapo.alerts import Watch
 from dapo.checks.watch import SelfChecks
 from dapo.config.schema import Config
-from dapo.evaluate.run import Sets
+from dapo.evals.run import Sets
 from dapo.grading import GroupGrader
 from dapo.learner.base import Learner
 from dapo.ledger import Progress

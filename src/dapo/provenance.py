@@ -18,7 +18,7 @@ from dapo.config.sets import all_rewards
 from dapo.data import CheckedData, LoadedData
 from dapo.data.prompts import Problem
 from dapo.errors import UserError
-from dapo.evaluate.run import Sets, sampling_params
+from dapo.evals.run import Sets, sampling_params
 from dapo.run import manifest
 from dapo.run.checkpoint import Checkpoint
 from dapo.run.directory import RunDirectory
@@ -250,7 +250,7 @@ def _short(old: Any, new: Any) -> str:
 
 
 def evaluation_settings(config: Config, sets: Mapping[str, Sequence[Problem]], prompts: Sets) -> Settings:
-    """What decides an evaluation's figures beside the model: see `evaluate.settings`.
+    """What decides an evaluation's figures beside the model: see `evals.settings`.
 
     Problems are known by text and answer, whatever words are put around them (and by the other columns where
     functions or tests read those), and by what is asked; the grader by its settings, its code and the library

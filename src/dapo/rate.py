@@ -15,10 +15,10 @@ from dapo.data.prepare.rating import Asked, Rates, check_folder, pairs, write_ra
 from dapo.data.tables import ORIGINALS, TABLE
 from dapo.difficulty import BANDS, Forecast, PromptRecord, Rating, forecast
 from dapo.errors import DataError, UserError
-from dapo.evaluate.evaluation import figures_of_rows
-from dapo.evaluate.paired import Paired, paired
-from dapo.evaluate.results import Result, plain
-from dapo.evaluate.store import EvaluationDirectory
+from dapo.evals.evaluation import figures_of_rows
+from dapo.evals.paired import Paired, paired
+from dapo.evals.results import Result, plain
+from dapo.evals.store import EvaluationDirectory
 from dapo.records import Row
 
 # What a rating depends on, of an evaluation's settings.

@@ -15,8 +15,8 @@ from dapo.cli.show import show_notes, show_tables
 from dapo.errors import UserError
 
 if TYPE_CHECKING:
-    from dapo.evaluate.comparison import Measured
-    from dapo.evaluate.tables import Table
+    from dapo.evals.comparison import Measured
+    from dapo.evals.tables import Table
 
 Group = list["Measured"]
 
@@ -43,7 +43,7 @@ def compare(
 
     Evaluations whose sampling, wording, grading or problems differ are refused unless that is allowed by name.
     """
-    from dapo.evaluate.comparison import check_comparable
+    from dapo.evals.comparison import check_comparable
 
     if len(words) > 2:
         raise UserError("dapo compare takes A and B; evaluations over seeds go with commas: A1,A2,A3 B1,B2,B3")
@@ -80,10 +80,10 @@ def measured(word: str) -> Measured:
         UserError: there is none, or it is not finished.
     """
     from dapo.cli.use import split_step
-    from dapo.evaluate.comparison import Measured
-    from dapo.evaluate.results import results_of
-    from dapo.evaluate.settings import is_settings
-    from dapo.evaluate.store import EvaluationDirectory
+    from dapo.evals.comparison import Measured
+    from dapo.evals.results import results_of
+    from dapo.evals.settings import is_settings
+    from dapo.evals.store import EvaluationDirectory
     from dapo.run.directory import RunDirectory
 
     if EvaluationDirectory.is_one(Path(word)):
@@ -133,8 +133,8 @@ def evaluated_steps(run: Path) -> list[int]:
 
 
 def _two(a: Measured, b: Measured, movers: int, seed: int) -> tuple[dict[str, Any], list[Table], list[str]]:
-    from dapo.evaluate.compare_tables import comparison_notes, comparison_tables
-    from dapo.evaluate.comparison import common_sets, compare_set
+    from dapo.evals.compare_tables import comparison_notes, comparison_tables
+    from dapo.evals.comparison import common_sets, compare_set
 
     found = [compare_set(name, a, b, seed=seed) for name in common_sets(a, b)]
     data = {"before": a.label, "after": b.label, "sets": {one.name: one.summary() for one in found}}
@@ -142,9 +142,9 @@ def _two(a: Measured, b: Measured, movers: int, seed: int) -> tuple[dict[str, An
 
 
 def _seeds(groups: list[Group]) -> tuple[dict[str, Any], list[Table], list[str]]:
-    from dapo.evaluate.compare_tables import SEED_NOTE, seed_tables
-    from dapo.evaluate.comparison import common_sets, compare_seeds, over_seeds
-    from dapo.evaluate.results import plain
+    from dapo.evals.compare_tables import SEED_NOTE, seed_tables
+    from dapo.evals.comparison import common_sets, compare_seeds, over_seeds
+    from dapo.evals.results import plain
 
     everyone = [one for group in groups for one in group]
     names = list(everyone[0].results)

@@ -205,7 +205,7 @@ def rate(ctx: click.Context, /, folder: str, model: str, words: tuple[str, ...],
     were made integers, the problems before that are sampled too, and the pass rates compared.
     """
     from dapo import rate as rating
-    from dapo.evaluate.store import EvaluationDirectory
+    from dapo.evals.store import EvaluationDirectory
 
     out = Path(given["output_dir"])
     sets = rating.sets_to_sample(folder)

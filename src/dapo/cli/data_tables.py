@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dapo.evaluate.tables import Table
+from dapo.evals.tables import Table
 from dapo.printable import one_line
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from dapo.printable import printable
 from dapo.rollout.openai_api import KEY_VARIABLE
 
 if TYPE_CHECKING:
-    from dapo.evaluate.evaluation import Evaluation
-    from dapo.evaluate.store import EvaluationDirectory
+    from dapo.evals.evaluation import Evaluation
+    from dapo.evals.store import EvaluationDirectory
     from dapo.evaluator import Evaluator
 
 
@@ -69,7 +69,7 @@ def evaluate(model: str | None, words: tuple[str, ...], **options: Any) -> None:
     Every sample is kept in the output folder as it comes; dapo browse shows them, dapo compare sets two
     such folders against each other.
     """
-    from dapo.evaluate.store import EvaluationDirectory
+    from dapo.evals.store import EvaluationDirectory
 
     if options["resume"]:
         given = [name for name in (*OVERRIDES, "recipe", "output_dir") if options[name] is not None]
@@ -175,7 +175,7 @@ def _asked(directory: EvaluationDirectory, options: Mapping[str, Any]) -> Asked:
 
 
 def _run(directory: EvaluationDirectory, made: Evaluator, asked: Asked, options: Mapping[str, Any]) -> None:
-    from dapo.evaluate.tables import markdown
+    from dapo.evals.tables import markdown
     from dapo.run import manifest
     from dapo.run.signals import StopRequest
 
@@ -223,7 +223,7 @@ def _evaluator(asked: Asked) -> Evaluator:
 
 
 def _sample(made: Evaluator, directory: EvaluationDirectory, stopped: Callable[[], bool]) -> Evaluation:
-    from dapo.evaluate.run import evaluate as run_evaluation
+    from dapo.evals.run import evaluate as run_evaluation
 
     try:
         with progress_bar(made.sets) as progress:
@@ -244,7 +244,7 @@ def _sample(made: Evaluator, directory: EvaluationDirectory, stopped: Callable[[
 
 
 def _show(result: Evaluation, directory: EvaluationDirectory, options: Mapping[str, Any]) -> None:
-    from dapo.evaluate.tables import evaluation_tables, notes, problem_table
+    from dapo.evals.tables import evaluation_tables, notes, problem_table
 
     if options["as_json"]:
         click.echo(json.dumps(result.summary(), ensure_ascii=False))

@@ -14,7 +14,7 @@ from dapo.cli.show import show_notes, show_tables
 from dapo.errors import UserError
 
 if TYPE_CHECKING:
-    from dapo.evaluate.progress import Curve
+    from dapo.evals.progress import Curve
 
 
 @click.command()
@@ -29,7 +29,7 @@ def progress(run: str, plot: str | None, as_markdown: bool, as_json: bool) -> No
     proves nothing new while it is far from its ceiling, since any gain lifts it; so the problems that had no right
     sample before and have one now are counted too, and the other way round. Reads the run's own evaluations.
     """
-    from dapo.evaluate.progress import curves, is_known, progress_notes, progress_tables
+    from dapo.evals.progress import curves, is_known, progress_notes, progress_tables
     from dapo.run.directory import RunDirectory
 
     directory = RunDirectory.open(run)
@@ -59,7 +59,7 @@ def progress(run: str, plot: str | None, as_markdown: bool, as_json: bool) -> No
 
 def differing(evaluations: Mapping[int, Any]) -> list[str]:
     """Warnings of steps that were evaluated otherwise than the last one."""
-    from dapo.evaluate.settings import changed_names
+    from dapo.evals.settings import changed_names
 
     last = evaluations[max(evaluations)]["settings"]
     found = {step: changed_names(one["settings"], last) for step, one in evaluations.items()}
@@ -72,8 +72,8 @@ def differing(evaluations: Mapping[int, Any]) -> list[str]:
 
 def first_and_last(run: str, first: int, last: int) -> list[str]:
     """The paired reading of the first and the last evaluation, of each set where there is right and wrong."""
-    from dapo.evaluate.compare_tables import reading, signed, signed_between
-    from dapo.evaluate.comparison import check_comparable, common_sets, compare_set
+    from dapo.evals.compare_tables import reading, signed, signed_between
+    from dapo.evals.comparison import check_comparable, common_sets, compare_set
 
     lines = []
     try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from dapo.evaluate.tables import Table
+    from dapo.evals.tables import Table
 
 WIDE = 200  # columns where nobody looks at a terminal
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from math import isfinite, isnan
 from typing import Any
 
-from dapo.evaluate.tables import Table
+from dapo.evals.tables import Table
 from dapo.plan.memory import Part
 from dapo.plan.planning import Plan
 from dapo.plan.steps import Timing

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dapo.evaluate.intervals import t_interval
+from dapo.evals.intervals import t_interval
 from dapo.report.read import Row, number, short
 
 MAX_POINTS = 1500  # a curve has at most so many; more steps are binned

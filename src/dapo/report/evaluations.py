@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from dapo.evaluate.progress import Curve, curves, is_known
+from dapo.evals.progress import Curve, curves, is_known
 from dapo.report.read import Files, mapping, number, short
 
 POPULATION = "population, over problem means"
@@ -67,7 +67,7 @@ def _figures(step: int, point: Mapping[str, Any]) -> dict[str, Any]:
 
 def _change(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float | int] | None:
     """Paired over the problems that both have, as `dapo compare` does it."""
-    from dapo.evaluate.paired import paired
+    from dapo.evals.paired import paired
 
     one, other = _counts(before), _counts(after)
     ids = [i for i in one if i in other]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dapo.evaluate.tables import Table, percent, with_bounds
+from dapo.evals.tables import Table, percent, with_bounds
 
 Line = tuple[list[int], list[float], list[float], list[float]]  # steps, values, lower and upper bounds
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from dapo.evaluate.comparison import AtKDifference, Mover, SeedComparison, SeedFigures, SetComparison
-from dapo.evaluate.tables import QUESTION, Table, percent
+from dapo.evals.comparison import AtKDifference, Mover, SeedComparison, SeedFigures, SetComparison
+from dapo.evals.tables import QUESTION, Table, percent
 from dapo.printable import one_line
 
 SEED_NOTE = (

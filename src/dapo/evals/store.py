@@ -15,9 +15,9 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from dapo.errors import UserError
-from dapo.evaluate.evaluation import Evaluation
-from dapo.evaluate.results import without_texts
-from dapo.evaluate.settings import differences, is_settings
+from dapo.evals.evaluation import Evaluation
+from dapo.evals.results import without_texts
+from dapo.evals.settings import differences, is_settings
 from dapo.files import write_text
 from dapo.records import Row
 

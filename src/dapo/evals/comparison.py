@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dapo.errors import UserError
-from dapo.evaluate.estimators import maj_at_k, pass_at_k, powers_of_two
-from dapo.evaluate.figures import sparse
-from dapo.evaluate.intervals import NONE, Interval, envelope
-from dapo.evaluate.paired import RANGE, Paired, paired, seeds, welch
-from dapo.evaluate.phrases import PhraseShare, phrase_shares
-from dapo.evaluate.results import RIGHT, Result, plain
-from dapo.evaluate.settings import changed_names
+from dapo.evals.estimators import maj_at_k, pass_at_k, powers_of_two
+from dapo.evals.figures import sparse
+from dapo.evals.intervals import NONE, Interval, envelope
+from dapo.evals.paired import RANGE, Paired, paired, seeds, welch
+from dapo.evals.phrases import PhraseShare, phrase_shares
+from dapo.evals.results import RIGHT, Result, plain
+from dapo.evals.settings import changed_names
 
 DATA = "data"  # the name by which another set of problems is allowed
 Pairs = list[tuple[Result, Result]]

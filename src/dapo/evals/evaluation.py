@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dapo.evaluate.figures import SetFigures, Spent, set_figures
-from dapo.evaluate.results import Result, results_of
+from dapo.evals.figures import SetFigures, Spent, set_figures
+from dapo.evals.results import Result, results_of
 from dapo.records import Row
 
 IN_METRICS = (

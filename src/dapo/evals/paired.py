@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from dapo.evaluate.intervals import (
+from dapo.evals.intervals import (
     NONE,
     RESAMPLES,
     Counts,

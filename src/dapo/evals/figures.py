@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from dapo.evaluate.estimators import maj_at_k, pass_at_k, powers_of_two
-from dapo.evaluate.intervals import (
+from dapo.evals.estimators import maj_at_k, pass_at_k, powers_of_two
+from dapo.evals.intervals import (
     FEW,
     NONE,
     Interval,
@@ -20,8 +20,8 @@ from dapo.evaluate.intervals import (
     set_interval,
     t_interval,
 )
-from dapo.evaluate.phrases import PhraseShare, phrase_shares
-from dapo.evaluate.results import RIGHT, Result, has_verdict, is_truncated, plain
+from dapo.evals.phrases import PhraseShare, phrase_shares
+from dapo.evals.results import RIGHT, Result, has_verdict, is_truncated, plain
 from dapo.types import Verdict
 
 SPARSE = 5.0  # problems' worth of right, or of wrong, samples under which intervals over problems hold too rarely

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from dapo.config.schema import Config
 from dapo.errors import Interrupted, UserError
-from dapo.evaluate.evaluation import Evaluation, set_figures_of
-from dapo.evaluate.results import result_rows, results_of, without_texts
+from dapo.evals.evaluation import Evaluation, set_figures_of
+from dapo.evals.results import result_rows, results_of, without_texts
 from dapo.flight import Flight
 from dapo.grading import GroupGrader
 from dapo.records import Row

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dapo.evaluate.evaluation import Evaluation
-from dapo.evaluate.figures import AtK, SetFigures
-from dapo.evaluate.intervals import Interval
-from dapo.evaluate.results import Result, has_verdict, is_truncated
+from dapo.evals.evaluation import Evaluation
+from dapo.evals.figures import AtK, SetFigures
+from dapo.evals.intervals import Interval
+from dapo.evals.results import Result, has_verdict, is_truncated
 from dapo.printable import one_line, printable
 from dapo.types import Verdict
 

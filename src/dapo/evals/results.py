@@ -14,8 +14,8 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any
 
-from dapo.evaluate.phrases import phrase_kinds
-from dapo.evaluate.votes import classes
+from dapo.evals.phrases import phrase_kinds
+from dapo.evals.votes import classes
 from dapo.records import Row, rollout_rows
 from dapo.types import Equal, Finish, Group, Score, Verdict
 
