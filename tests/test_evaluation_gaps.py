@@ -19,7 +19,6 @@ from dapo import evaluator
 from dapo.cli.evaluate import Asked, _asked, _evaluator, _picked, _sample
 from dapo.cli.progress import first_and_last
 from dapo.cli.show import columns_that_fit
-from dapo.cli.use import config_of_model, is_run, split_step
 from dapo.config import Config
 from dapo.config.check import problems as problems_of
 from dapo.config.load import resolve
@@ -40,6 +39,7 @@ from dapo.metrics import score
 from dapo.rollout.scripted import ScriptedEngine
 from dapo.run import checkpoint
 from dapo.run.summary import _answers, _figures, _title
+from dapo.targets import config_of_model, is_run, split_step
 from dapo.types import Finish, Prompt
 from helpers_run import write_rows
 from test_checkpoint import flip_a_byte, save

@@ -30,6 +30,7 @@ from dapo.engines import Policy as Policy
 from dapo.engines import make_engine as make_engine
 from dapo.engines import max_tokens as max_tokens
 from dapo.errors import ConfigError, UserError
+from dapo.given import NOTHING, Given
 from dapo.grading import GroupGrader
 from dapo.learner.base import Learner
 from dapo.learner.lora import need_peft
@@ -72,21 +73,22 @@ from dapo.types import Prompt, TrainState
 logger = logging.getLogger(__name__)
 
 
-def check_inputs(config: Config) -> tuple[Scorers, CheckedData]:
+def check_inputs(config: Config, given: Given = NOTHING) -> tuple[Scorers, CheckedData]:
     """Everything that can be checked before a model is loaded: rewards, data, answers."""
-    make_objective(config)
+    given.check(config)
+    make_objective(config, given.functions)
     load_functions(config)
     if config.learner.lora_rank is not None:
         need_peft()
     if config.engine.kind == "vllm":
         need_vllm()
-    for field, kind, built_in in (
-        ("engine", config.engine.kind, BUILT_IN_ENGINES),
-        ("learner", config.learner.kind, LEARNERS),
+    for field, kind, built_in, own in (
+        ("engine", config.engine.kind, BUILT_IN_ENGINES, given.engine),
+        ("learner", config.learner.kind, LEARNERS, given.learner),
     ):
-        if kind not in built_in:
+        if kind not in built_in and own is None:
             plugin(f"dapo.{field}s", kind, f"{field}.kind", built_in)
-    scorers = Scorers.of(config)
+    scorers = Scorers.of(config, given.functions)
     checked = check_data(config, scorers.check if scorers.has_correctness else None)
     checked.notes += forecast_notes(config, checked.training, checked.weights) + missing_notes(config)
     return scorers, checked
@@ -129,6 +131,7 @@ def build(
     view: View,
     found: checkpoint.Checkpoint | None = None,
     allowed: Collection[str] = (),
+    given: Given = NOTHING,
 ) -> Parts:
     """All parts of a training run, checked in the order of their cost. Nothing is trained yet.
 
@@ -138,8 +141,9 @@ def build(
         view: what a person sees.
         found: the checkpoint that will be gone on from, if any.
         allowed: what may differ from it, by name (see `manifest.ROOTS`).
+        given: parts that were handed over in code.
     """
-    scorers, checked = check_inputs(config)
+    scorers, checked = check_inputs(config, given)
     if config.cluster.kind == "local":
         pick_device(config.model)
     call_ranks(config)
@@ -151,27 +155,31 @@ def build(
         factories = Factories(policy=Policy, engine=make_engine, max_tokens=max_tokens(config))
         started = start_on_cluster(config, factories, tokenizer, scorers, view)
     else:
-        started = start_here(config, tokenizer, scorers)
+        started = start_here(config, tokenizer, scorers, given)
     try:
         for note in data.notes:
             view.say(f"note: {note}")
         view.say(f"{data_line(data)}; {epoch_words(config, stream.epoch_size)}")
         if summary := getattr(started.learner, "summary", None):
             view.say(summary)
-        return put_together(config, checked, data, stream, started, run, view, found, allowed)
+        return put_together(config, checked, data, stream, started, run, view, found, allowed, given)
     except BaseException:
         started.close()
         raise
 
 
-def start_here(config: Config, tokenizer: Any, scorers: Scorers) -> Started:
+def start_here(config: Config, tokenizer: Any, scorers: Scorers, given: Given = NOTHING) -> Started:
     """Engine and learner in this process."""
     policy, learner_model, engine_model = load_policy(config, tokenizer)
     device = pick_device(config.model)
     dtype = pick_dtype(config.model, device)
     reference = load_reference(config)
-    engine, starting = make_engine(config, engine_model, policy), manifest.Starting.of(learner_model)
-    learner = make_learner(config, learner_model, reference, dtype)
+    starting = manifest.Starting.of(learner_model)
+    engine = (given.engine or make_engine)(config, engine_model, policy)
+    if given.learner is not None:
+        learner = given.learner(config, learner_model, reference)
+    else:
+        learner = make_learner(config, learner_model, reference, dtype, given.functions)
     return Started(
         policy=policy,
         engine=engine,
@@ -192,10 +200,11 @@ def put_together(
     view: View,
     found: checkpoint.Checkpoint | None,
     allowed: Collection[str],
+    given: Given,
 ) -> Parts:
     """See `build`, once all that is costly has started."""
     policy, engine, grader, learner = started.policy, started.engine, started.grader, started.learner
-    made_of = made_of_now(config, checked, data, policy.tokenizer, started.starting, policy.eos_ids)
+    made_of = made_of_now(config, checked, data, policy.tokenizer, started.starting, policy.eos_ids, given)
     if not run.held:
         run.hold(new=True)
         record_start(run, config, data, made_of)
@@ -209,7 +218,7 @@ def put_together(
         epoch_size=stream.epoch_size,
         grader=grader,
         tests=data.tests,
-        settings=evaluation_settings(config, checked.evaluation, data.tests),
+        settings=evaluation_settings(config, checked.evaluation, data.tests, given),
         eos_ids=policy.eos_ids,
         run=run,
         view=view,
@@ -276,12 +285,13 @@ def resume(
     found: checkpoint.Checkpoint | None,
     view: View,
     allowed: Collection[str] = (),
+    given: Given = NOTHING,
 ) -> tuple[Parts, TrainState]:
     """Parts and state of a run, held already, at a checkpoint of its own, or at its start when it has none."""
     if found is None:
         check_nothing_lost(run, config_of_run(run))
         view.say(f"{run.path}: stopped before its first checkpoint; starting again from step 0")
-        parts = build(config, run, view, None, allowed)
+        parts = build(config, run, view, None, allowed, given)
         checkpoint.sweep(run.checkpoints)
         run.cut_after(-1)
         return parts, TrainState()
@@ -295,7 +305,7 @@ def resume(
     if state.pending is not None:
         view.say(f"{len(state.pending.minibatches)} updates of step {state.step + 1} are left, as they were sampled")
     run.metrics()  # a damaged line is found before anything is loaded
-    parts = build(config, run, view, found, allowed)
+    parts = build(config, run, view, found, allowed, given)
     checkpoint.sweep(run.checkpoints)
     checkpoint.restore(found, parts.learner)
     if (pending := state.pending) is None:
@@ -330,13 +340,15 @@ class Sampler:
 LONGEST_CHAT = 4096  # tokens of prompt and response, where a model could take more
 
 
-def build_sampler(config: Config, *, all_positions: bool = False, tokenizer: Any = None) -> Sampler:
+def build_sampler(
+    config: Config, *, all_positions: bool = False, tokenizer: Any = None, given: Given = NOTHING
+) -> Sampler:
     """Tokenizer, engine and grader of a model, for evaluation and sampling.
 
     all_positions: prompts may fill the model's positions (up to LONGEST_CHAT), whatever
     data.max_prompt_tokens says. tokenizer: where it is loaded already.
     """
-    scorers = Scorers.of(config)
+    scorers = Scorers.of(config, given.functions)
     device = pick_device(config.model)
     tokenizer = tokenizer if tokenizer is not None else load_tokenizer(config.model)
     model: Any = load_model(config.model, pick_dtype(config.model, device), device)
@@ -351,9 +363,9 @@ def build_sampler(config: Config, *, all_positions: bool = False, tokenizer: Any
     return Sampler(config, policy, engine, grader, model, weights)
 
 
-def evaluation_data(config: Config) -> CheckedData:
+def evaluation_data(config: Config, given: Given = NOTHING) -> CheckedData:
     """The problems of `eval.data`, checked before any model is loaded. Raises ConfigError when there are none."""
-    scorers = Scorers.of(config)
+    scorers = Scorers.of(config, given.functions)
     checked = check_evaluation(config, scorers.check if scorers.has_correctness else None)
     if not checked.evaluation:
         raise ConfigError("eval.data is empty; name sets or files, e.g. --data math500 or --data problems.jsonl")

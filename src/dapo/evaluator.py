@@ -16,6 +16,7 @@ from dapo.data.prompts import problem_text
 from dapo.data.template import Wording
 from dapo.errors import ConfigError, DataError
 from dapo.evals.run import sampling_params
+from dapo.given import NOTHING, Given
 from dapo.grading import GroupGrader
 from dapo.model.loading import load_tokenizer
 from dapo.provenance import Settings, evaluation_settings
@@ -68,23 +69,24 @@ def prepare(config: Config) -> Config:
     return config.model_copy(update={"data": data, "reward": reward, "sampling": sampling, "eval": evaluation})
 
 
-def for_model(config: Config, model: Mapping[str, Any]) -> Evaluator:
+def for_model(config: Config, model: Mapping[str, Any], given: Given = NOTHING) -> Evaluator:
     """An evaluator of a model that is loaded here. Problems are read and checked before it is.
 
     Args:
         config: `prepare`d; `model.path` is what is loaded.
         model: what the settings say of it.
+        given: rewards that were handed over in code.
 
     Raises:
         UserError: data, template or model can't be used.
     """
-    checked = build.evaluation_data(config)
+    checked = build.evaluation_data(config, given)
     tokenizer = load_tokenizer(config.model)
     sets = tokenise_evaluation(config, checked, tokenizer)
     longest = max(len(prompt.token_ids) for prompts in sets.values() for prompt in prompts)
     config = config.model_copy(update={"data": config.data.model_copy(update={"max_prompt_tokens": longest})})
-    sampler = build.build_sampler(config, tokenizer=tokenizer)
-    settings = evaluation_settings(config, checked.evaluation, sets)
+    sampler = build.build_sampler(config, tokenizer=tokenizer, given=given)
+    settings = evaluation_settings(config, checked.evaluation, sets, given)
     chat_template = getattr(tokenizer, "chat_template", None) if config.data.template != "raw" else None
     about = {
         **model,

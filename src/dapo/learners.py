@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.metadata
 import logging
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,8 +32,8 @@ if TYPE_CHECKING:
 LEARNERS = ("torch", "fsdp")
 
 
-def make_objective(config: Config) -> Objective:
-    """The per-token loss that `algorithm.objective` names."""
+def make_objective(config: Config, given: Mapping[str, Objective] = MappingProxyType({})) -> Objective:
+    """The per-token loss that `algorithm.objective` names; given: handed over in code, by name."""
     algorithm = config.algorithm
     if algorithm.objective in BUILT_IN:
         if algorithm.objective in {point.name for point in importlib.metadata.entry_points(group="dapo.objectives")}:
@@ -42,7 +44,7 @@ def make_objective(config: Config) -> Objective:
         return partial(BUILT_IN[algorithm.objective], algorithm)
     if ":" not in algorithm.objective:
         return plugin("dapo.objectives", algorithm.objective, "algorithm.objective", tuple(BUILT_IN))  # type: ignore[no-any-return]
-    return load_function(algorithm.objective, "algorithm.objective")
+    return load_function(algorithm.objective, "algorithm.objective", given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class LearnerParts:
     lora: LoraSettings | None
 
 
-def learner_parts(config: Config) -> LearnerParts:
+def learner_parts(config: Config, given: Mapping[str, Objective] = MappingProxyType({})) -> LearnerParts:
     """Of a configuration. Raises ConfigError."""
     algorithm, train = config.algorithm, config.train
     bounds = clip_bounds(algorithm)
@@ -76,17 +78,23 @@ def learner_parts(config: Config) -> LearnerParts:
         kl_estimator=algorithm.kl.estimator,
         entropy_coef=algorithm.entropy_coef,
     )
-    return LearnerParts(settings, make_objective(config), LoraSettings.of(config))
+    return LearnerParts(settings, make_objective(config, given), LoraSettings.of(config))
 
 
-def make_learner(config: Config, model: Any, reference: Any | None, dtype: Any) -> Learner:
+def make_learner(
+    config: Config,
+    model: Any,
+    reference: Any | None,
+    dtype: Any,
+    given: Mapping[str, Objective] = MappingProxyType({}),
+) -> Learner:
     """The learner that `learner.kind` names. Raises ConfigError, and LearnerLost where another rank could not begin."""
     if config.learner.kind not in LEARNERS:
         factory = plugin("dapo.learners", config.learner.kind, "learner.kind", LEARNERS)
         return factory(config, model, reference)  # type: ignore[no-any-return]
     if config.learner.kind == "fsdp":
         return _led(config, model, reference, dtype)
-    parts = learner_parts(config)
+    parts = learner_parts(config, given)
     if parts.lora is not None:
         return LoraLearner(model, parts.settings, parts.objective, lora=parts.lora, dtype=dtype, reference=reference)
     return TorchLearner(model, parts.settings, parts.objective, dtype=dtype, reference=reference)

@@ -18,7 +18,7 @@ lines 10 and 11 run (`dapo.pipeline`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 
 from dapo.advantages import reward_moments
@@ -42,14 +42,25 @@ from dapo.types import Batch, Group, Pending, StepReport, TrainState
 
 
 def train(parts: Parts, state: TrainState, on_step: Callable[[StepReport], None] | None = None) -> TrainState:
-    """Trains from a state to the last step; returns the final state.
+    """Trains from a state to the last step; returns the final state. Raises what `steps` raises."""
+    for after, report_of_step in steps(parts, state, StopRequest(parts.view.say)):
+        state = after
+        if on_step is not None:
+            on_step(report_of_step)
+    return state
+
+
+def steps(parts: Parts, state: TrainState, stop: StopRequest) -> Generator[tuple[TrainState, StepReport]]:
+    """Trains from a state to the last step; yields the state after each step, and what the step did.
+
+    Signals are `stop`'s only while a step is made, and as they were between two of them.
 
     Raises:
         Stopped: a signal, exhausted sampling, a failed save, too many non-finite gradients or a self-check; the
             state is saved, where the disk takes it.
     """
-    config, view, saver = parts.config, parts.view, parts.saver
-    with StopRequest(view.say) as stop, saver, parts.trackers, parts.supply:
+    config, saver = parts.config, parts.saver
+    with stop, saver, parts.trackers, parts.supply:
         with saved_on_error(parts, state):
             begin(parts, state, stop)
         while state.step < config.train.num_steps:
@@ -66,15 +77,16 @@ def train(parts: Parts, state: TrainState, on_step: Callable[[StepReport], None]
                 state = settled(parts, state)
             with saved_on_error(parts, state):
                 after, metrics = finish(parts, state, stop)
-                report(parts, after, metrics, on_step)
+                report_of_step = report(parts, after, metrics)
             state = after
             if due(state.step, config.checkpoint.every, config.train.num_steps):
                 with span("saving"):
                     saver.save(state, learning_rate(state.step, config))
+            with stop.suspended():
+                yield state, report_of_step
             if state.step < config.train.num_steps:
                 leave_if_asked(parts, state, stop)
         saver.wait(final=True)
-    return state
 
 
 def begin(parts: Parts, state: TrainState, stop: StopRequest) -> None:

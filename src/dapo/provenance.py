@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from dapo.data import CheckedData, LoadedData
 from dapo.data.prompts import Problem
 from dapo.errors import UserError
 from dapo.evals.run import Sets, sampling_params
+from dapo.given import NOTHING, Given
 from dapo.run import manifest
 from dapo.run.checkpoint import Checkpoint
 from dapo.run.directory import RunDirectory
@@ -43,6 +45,7 @@ def made_of_now(
     tokenizer: Any,
     starting: manifest.Starting,
     eos_ids: Sequence[int],
+    given: Given = NOTHING,
 ) -> MadeOf:
     """Digests of the problems in the files, tokenizer, template, prompts, starting model, functions and config."""
 
@@ -67,7 +70,7 @@ def made_of_now(
         "prompts": manifest.prompts_digest([*prompts, *tests]),
         "starting_weights": starting.weights,
         "model_config": starting.config,
-        "functions": manifest.functions_digest(functions, _file_of),
+        "functions": manifest.functions_digest(functions, partial(_code_of, given=given)),
     }
     described = {
         "training_data": f"{len(training)} problems",
@@ -85,12 +88,13 @@ def _functions(rewards: Iterable[RewardConfig]) -> list[str]:
     return list(dict.fromkeys(name for reward in rewards for name in function_names(reward)))
 
 
-def _file_of(name: str) -> Path | None:
+def _code_of(name: str, given: Given) -> bytes:
+    """The file that a function comes from, or its own text where it was handed over."""
+    if (code := given.code(name)) is not None:
+        return code
     place = name.rpartition(":")[0]
-    if place.endswith(".py"):
-        return Path(place)
-    file = getattr(sys.modules.get(place), "__file__", None)
-    return None if file is None else Path(file)
+    file = place if place.endswith(".py") else getattr(sys.modules.get(place), "__file__", None)
+    return Path(file).read_bytes() if file is not None and Path(file).is_file() else b""
 
 
 def record_start(run: RunDirectory, config: Config, data: LoadedData, made_of: MadeOf) -> None:
@@ -249,7 +253,9 @@ def _short(old: Any, new: Any) -> str:
     return f"{old} -> {new}"
 
 
-def evaluation_settings(config: Config, sets: Mapping[str, Sequence[Problem]], prompts: Sets) -> Settings:
+def evaluation_settings(
+    config: Config, sets: Mapping[str, Sequence[Problem]], prompts: Sets, given: Given = NOTHING
+) -> Settings:
     """What decides an evaluation's figures beside the model: see `evals.settings`.
 
     Problems are known by text and answer, whatever words are put around them (and by the other columns where
@@ -289,7 +295,9 @@ def evaluation_settings(config: Config, sets: Mapping[str, Sequence[Problem]], p
         },
         "reward": {
             "functions": reward["functions"],
-            "function_code": manifest.functions_digest([n for n in names if ":" in n], _file_of)[:16],
+            "function_code": manifest.functions_digest(
+                [name for name in names if ":" in name], partial(_code_of, given=given)
+            )[:16],
         },
         "sets": {
             name: {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from dapo.credit import Buckets, proxy, row_advantages, table
@@ -52,9 +51,7 @@ def write_trace(parts: Parts, step: int, seen: Seen) -> None:
         parts.saver.tolerate(error)
 
 
-def report(
-    parts: Parts, state: TrainState, metrics: dict[str, float], on_step: Callable[[StepReport], None] | None
-) -> None:
+def report(parts: Parts, state: TrainState, metrics: dict[str, float]) -> StepReport:
     """A finished step, for everyone who listens. With the line of metrics.jsonl it is done."""
     with span("writing"):
         tell_alerts(parts, state.step, metrics)
@@ -62,8 +59,7 @@ def report(
         parts.trackers.log(state.step, metrics)
         parts.run.append_metrics(state.step, metrics)
         parts.view.step(state.step, metrics)
-    if on_step is not None:
-        on_step(StepReport(step=state.step, metrics=metrics))
+    return StepReport(step=state.step, metrics=metrics)
 
 
 def tell_alerts(parts: Parts, step: int, metrics: dict[str, float]) -> None:

@@ -79,12 +79,12 @@ def measured(word: str) -> Measured:
     Raises:
         UserError: there is none, or it is not finished.
     """
-    from dapo.cli.use import split_step
     from dapo.evals.comparison import Measured
     from dapo.evals.results import results_of
     from dapo.evals.settings import is_settings
     from dapo.evals.store import EvaluationDirectory
     from dapo.run.directory import RunDirectory
+    from dapo.targets import split_step
 
     if EvaluationDirectory.is_one(Path(word)):
         directory = EvaluationDirectory(Path(word))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dapo.cli.show import progress_bar, show_notes, show_tables
-from dapo.cli.use import RECIPE, config_of_model, resolve_target, split_step
+from dapo.cli.use import RECIPE
 from dapo.cli.words import SETTINGS, overrides_only
 from dapo.config.load import from_run, from_tree, resolve
 from dapo.config.schema import Config
@@ -23,6 +23,7 @@ from dapo.config.sets import evaluation_sources
 from dapo.errors import ConfigError, EngineError, Interrupted, UserError
 from dapo.printable import printable
 from dapo.rollout.openai_api import KEY_VARIABLE
+from dapo.targets import config_of_model, resolve_target, split_step
 
 if TYPE_CHECKING:
     from dapo.evals.evaluation import Evaluation
@@ -122,7 +123,7 @@ def _ask(model: str, words: tuple[str, ...], options: Mapping[str, Any]) -> Aske
         config = config_of_model(model, options["recipe"], overrides_only(words), "dapo")
         about: dict[str, Any] = {"name": model, "path": model}
     else:
-        config = resolve_target(model, options["recipe"], words, template="dapo")
+        config = resolve_target(model, options["recipe"], overrides_only(words), template="dapo")
         about = {"name": model, "path": config.model.path}
     given = {field: options[name] for name, field in OVERRIDES.items() if options[name] is not None}
     config = from_tree(resolve(config.model_copy(update={"eval": config.eval.model_copy(update=given)})))

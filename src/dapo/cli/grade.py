@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dapo.cli.words import SETTINGS
-from dapo.config.load import load_config
 from dapo.config.schema import RewardConfig
 from dapo.errors import UserError
 
@@ -58,10 +57,9 @@ def grade(words: tuple[str, ...], extract: str | None, explain: bool, output: st
 
 
 def _config(settings: list[str], extract: str | None) -> RewardConfig:
-    from dapo.reward.rows import LENIENT_POLICIES
+    from dapo.library.grade import policy_of
 
-    policies = extract.split(",") if extract else list(LENIENT_POLICIES)
-    return load_config({"model.path": "-", "data.source": "-", "reward.extract": policies}, *settings).reward
+    return policy_of({"reward.extract": extract.split(",")} if extract else {}, *settings)
 
 
 def _one(text: str, gold: str, config: RewardConfig, explain: bool, as_json: bool) -> None:

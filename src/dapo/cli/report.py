@@ -52,29 +52,12 @@ def report(
 
 
 def _write(target: Path, paths: list[Path], budget: int) -> None:
-    from dapo.files import write_text
-    from dapo.report.data import report_data
-    from dapo.report.live import rollout_samples
-    from dapo.report.page import packed, render
+    from dapo.report.writing import write_report
 
-    if target.suffix.lower() not in (".html", ".htm"):
-        raise UserError(f"--output {target}: name an .html file")
-    if not target.parent.is_dir():
-        raise UserError(f"--output {target}: no such folder {target.parent}")
-    if target.is_dir():
-        raise UserError(f"--output {target}: is a folder")
-    samples = rollout_samples(paths, budget)
-    data = report_data(paths)
-    page = render(data, packed(samples))
-    try:
-        write_text(target, page)
-    except OSError as error:
-        raise UserError(f"--output {target}: can't be written: {error.strerror or error}") from None
-    for run in data["runs"]:
-        for note in run["notes"]:
-            click.echo(f"{run['label']}: {note}", err=True)
-    shown, total = (sum(int(one[name]) for one in samples) for name in ("shown", "total"))
-    click.echo(f"{target}: {len(page) / 1e6:.1f} MB, {shown:,} of {total:,} rollouts", err=True)
+    written = write_report(target, paths, budget)
+    for note in written.notes:
+        click.echo(note, err=True)
+    click.echo(f"{target}: {written.size / 1e6:.1f} MB, {written.shown:,} of {written.total:,} rollouts", err=True)
     click.echo(str(target))
 
 

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING
 
 import click
 
 from dapo.cli.words import SETTINGS, WORDS, config_of, overrides_only
 from dapo.config import batch_line, epoch_words
 from dapo.config.schema import Config
-from dapo.errors import ConfigError, LearnerLost, UserError
+from dapo.errors import ConfigError
+from dapo.run.directory import RunDirectory
 from dapo.run.manifest import ROOTS
 
 if TYPE_CHECKING:
-    from dapo.parts import Parts
-    from dapo.run.directory import RunDirectory
+    from dapo.library.trainer import Trainer
+    from dapo.types import StepReport
 
 
 @click.command(context_settings=SETTINGS)
@@ -75,22 +75,9 @@ def train(
     if dry_run:
         _dry_run(config, as_json)
         return
-    from dapo import build
-    from dapo.run.directory import RunDirectory
-    from dapo.run.view import View
-    from dapo.types import TrainState
+    from dapo.library.trainer import Trainer
 
-    run = RunDirectory.create(config.name, output_dir)
-    view = View(config.train.num_steps, quiet=quiet)
-    view.say(f"{config.name}: {batch_line(config)}")
-    view.say(f"writing to {run.path}")
-    try:
-        with view:
-            parts = build.build(config, run, view)
-            parts = _train(parts, TrainState(), profile)
-        _finish(parts, as_json)
-    finally:
-        run.release()
+    _run(Trainer(config, output_dir=output_dir, quiet=quiet), profile, as_json)
 
 
 def _placed(gpus: int, words: tuple[str, ...]) -> tuple[str, ...]:
@@ -117,106 +104,54 @@ def _resume(
     name: str, words: tuple[str, ...], allowed: tuple[str, ...], profile: bool, as_json: bool, quiet: bool
 ) -> None:
     overrides = overrides_only(words)
-    from dapo import build
-    from dapo.run import checkpoint
-    from dapo.run.directory import RunDirectory
-    from dapo.run.view import View
+    from dapo.library.trainer import Trainer
 
-    run = RunDirectory.open(name)
-    run.hold(new=False)  # before anything is looked at: another process may be writing here
-    try:
-        config = build.with_overrides(build.config_of_run(run), overrides)
-        found = checkpoint.find(run.checkpoints)
-        done = 0 if found is None else found.state.step
-        view = View(config.train.num_steps, first_step=done, quiet=quiet)
-        if done >= config.train.num_steps:
-            view.say(
-                f"{run.path}: nothing to do, step {done} of {config.train.num_steps} is done; "
-                "for more, add e.g. train.num_steps=" + str(done + 10)
+    _run(Trainer.resume(name, *overrides, allow_changed=allowed, quiet=quiet), profile, as_json)
+
+
+def _run(trainer: Trainer, profile: bool, as_json: bool) -> None:
+    from dapo.run.signals import leave_process
+    from dapo.run.summary import before_after
+
+    trainer.leave = leave_process
+    with trainer:
+        path, steps = trainer.run.path, trainer.config.train.num_steps
+        if trainer.finished:
+            trainer.view.say(
+                f"{path}: nothing to do, step {trainer.step} of {steps} is done; "
+                f"for more, add e.g. train.num_steps={trainer.step + 10}"
             )
-            if as_json:
-                _print_last(run)
-            return
-        view.say(f"{config.name}: {batch_line(config)}")
-        with view:
-            try:
-                parts, state = build.resume(run, config, found, view, allowed)
-            except UserError as error:
-                raise type(error)(error.message + _elsewhere(run)) from error
-            parts = _train(parts, state, profile, allowed)
-        _finish(parts, as_json)
-    finally:
-        run.release()
+        else:
+            with _profiled(trainer) if profile else nullcontext(_nothing) as on_step:
+                for report in trainer:
+                    on_step(report)
+            before_after(RunDirectory(path), trainer.config, trainer.view)
+    if as_json:
+        rows = trainer.run.metrics
+        click.echo(json.dumps(rows[-1] if rows else {}))
 
 
-def _elsewhere(run: RunDirectory) -> str:
-    """Where relative paths of a run are relative to, when that is not here."""
-    try:
-        directory = run.read_json("manifest.json")["directory"]
-    except (UserError, KeyError, TypeError):
-        return ""
-    if directory == str(Path.cwd()):
-        return ""
-    return f" (the run was started in {directory}, which its relative paths are of)"
+def _nothing(report: StepReport) -> None:
+    """Who listens without --profile."""
 
 
-def _train(parts: Parts, state: Any, profile: bool, allowed: tuple[str, ...] = ()) -> Parts:
-    """Trains to the end; returns the parts that got there. After a death in the learner it goes on by itself."""
-    from dapo import build
-    from dapo.run import checkpoint
-    from dapo.run.directory import resume_command
-
-    run, config, view = parts.run, parts.config, parts.view
-    on_cluster = config.cluster.kind == "ray"  # ranks that torchrun started are its to start again
-    left = config.cluster.learner_restarts if on_cluster else 0
-    while True:
-        try:
-            _train_once(parts, state, profile)
-            return parts
-        except LearnerLost as error:
-            if not on_cluster:
-                raise
-            if not left:
-                used = f"cluster.learner_restarts = {config.cluster.learner_restarts} are used up"
-                raise LearnerLost(f"{error}; {used}; go on with: {resume_command(run.path)}") from error
-            left -= 1
-            view.say(f"{error}; going on from the last checkpoint (restarts left: {left})")
-        finally:
-            parts.close()
-        parts, state = build.resume(run, config, checkpoint.find(run.checkpoints), view, allowed)
-
-
-def _train_once(parts: Parts, state: Any, profile: bool) -> None:
-    from dapo.loop import train as run_loop
-
-    if not profile:
-        with _closing(parts.learner):
-            run_loop(parts, state)
-        return
+@contextmanager
+def _profiled(trainer: Trainer) -> Iterator[Callable[[StepReport], None]]:
+    """What is told of each step, to write where its time went."""
     import torch
 
     from dapo import spans
     from dapo.model.loading import pick_device
     from dapo.run.profile import StepProfile
 
-    on_cuda = pick_device(parts.config.model).type == "cuda"
-    on_step = StepProfile(parts.run, spans.start(torch.cuda.synchronize if on_cuda else lambda: None))
+    on_cuda = pick_device(trainer.config.model).type == "cuda"
+    recorder = spans.start(torch.cuda.synchronize if on_cuda else lambda: None)
+    on_step = StepProfile(RunDirectory(trainer.run.path), recorder)
     try:
-        with _closing(parts.learner):
-            run_loop(parts, state, on_step)
+        yield on_step
     finally:
         spans.stop()
-        parts.view.show(on_step.table())
-
-
-@contextmanager
-def _closing(learner: Any) -> Iterator[None]:
-    """A learner that has other processes sends them home, however the run ends."""
-    try:
-        yield
-    finally:
-        if (close := getattr(learner, "close", None)) is not None:
-            close()
+        trainer.view.show(on_step.table())
 
 
 def _dry_run(config: Config, as_json: bool) -> None:
@@ -240,17 +175,3 @@ def _dry_run(config: Config, as_json: bool) -> None:
     for note in checked.notes:
         click.echo(f"note: {note}")
     click.echo("configuration and data are fine; nothing was trained")
-
-
-def _finish(parts: Parts, as_json: bool) -> None:
-    from dapo.run.summary import before_after
-
-    run: RunDirectory = parts.run
-    before_after(run, parts.config, parts.view)
-    if as_json:
-        _print_last(run)
-
-
-def _print_last(run: RunDirectory) -> None:
-    rows = run.metrics()
-    click.echo(json.dumps(rows[-1] if rows else {}))

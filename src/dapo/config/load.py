@@ -37,6 +37,7 @@ __all__ = [
     "recipe_names",
     "resolve",
     "suggest_key",
+    "with_settings",
     "with_words",
 ]
 _BY_WORD = "chosen: set by key=value"
@@ -71,6 +72,12 @@ def with_words(config: Config, words: Sequence[str]) -> Config:
     for word in words:
         tree = layered(tree, parse_override(word), _BY_WORD)
     return from_tree(tree)
+
+
+def with_settings(config: Config, settings: Mapping[str, Any]) -> Config:
+    """The config with dotted keys set in code on top. Raises ConfigError."""
+    above, said = _layer(settings)
+    return from_tree(layered(resolve(config), above, said))
 
 
 def from_tree(tree: Mapping[str, Any]) -> Config:

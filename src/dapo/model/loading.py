@@ -7,6 +7,7 @@ states become logits (so that logits can be computed for chosen positions, in ch
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -45,6 +46,9 @@ def _cpu_multiplies_bf16() -> bool:
     return any(bool(capabilities.get(name)) for name in ("avx512_bf16", "amx_bf16", "amx_tile", "bf16"))
 
 
+_LOADING = threading.Lock()  # transformers makes a model under settings of the whole process
+
+
 def load_model(config: ModelConfig, dtype: torch.dtype, device: torch.device) -> nn.Module:
     """A transformers causal LM in `dtype` on `device`, in eval mode, without gradients.
 
@@ -56,14 +60,15 @@ def load_model(config: ModelConfig, dtype: torch.dtype, device: torch.device) ->
     quiet_transformers()
     source = resolve_model(config.path)
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            source,
-            revision=config.revision,
-            dtype=dtype,
-            use_safetensors=True,
-            trust_remote_code=config.trust_remote_code,
-            attn_implementation="sdpa",
-        )
+        with _LOADING:
+            model = AutoModelForCausalLM.from_pretrained(
+                source,
+                revision=config.revision,
+                dtype=dtype,
+                use_safetensors=True,
+                trust_remote_code=config.trust_remote_code,
+                attn_implementation="sdpa",
+            )
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise ModelError(f"model.path = {config.path}: {_first_line(error)}") from error
     module: nn.Module = model.to(device).eval().requires_grad_(False)

@@ -9,28 +9,36 @@ Both see the responses of one prompt; a verl function is called once for each.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import importlib
 import importlib.util
 import inspect
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from dapo.errors import RewardError
+from dapo.plugins import GIVEN, not_given
 from dapo.types import Prompt
 
 RewardFunction = Callable[..., Any]
 VERL_ARGUMENTS = ("data_source", "solution_str", "ground_truth")
 
 
-def load_function(name: str, field: str) -> RewardFunction:
-    """The callable that FILE.py:NAME or MODULE:NAME names.
+def load_function(name: str, field: str, given: Mapping[str, RewardFunction] = MappingProxyType({})) -> RewardFunction:
+    """The callable that FILE.py:NAME or MODULE:NAME names, or that was handed over under this name.
 
     Raises:
         RewardError: naming `field`, what is missing and the mend.
     """
+    if name in given:
+        return given[name]
+    if name.startswith(GIVEN):
+        raise RewardError(not_given(name, field))
     place, colon, attribute = name.rpartition(":")
     if not colon or not place or not attribute:
         raise RewardError(f"{field} = {name}: write FILE.py:NAME or MODULE:NAME")
@@ -49,7 +57,8 @@ def load_function(name: str, field: str) -> RewardFunction:
 def _import_file(path: Path) -> Any:
     if not path.is_file():
         raise FileNotFoundError(path)
-    name = f"_dapo_user_{path.stem}_{abs(hash(str(path.resolve())))}"
+    known = hashlib.sha256(str(path.resolve()).encode("utf-8", "surrogateescape") + b"\0" + path.read_bytes())
+    name = f"_dapo_user_{path.stem}_{known.hexdigest()[:16]}"  # an edited file is another module
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
@@ -90,7 +99,7 @@ def call_function(
         **{key: value for key, value in columns.items() if key not in ("prompts", "completions", "completion_ids")},
     )
     if inspect.isawaitable(result):
-        result = asyncio.run(_await(result))
+        result = _run(result)
     values = list(result)
     if len(values) != len(texts):
         raise RewardError(f"{_name(function)} gave {len(values)} rewards for {len(texts)} completions")
@@ -99,6 +108,16 @@ def call_function(
 
 def _name(function: RewardFunction) -> str:
     return getattr(function, "__name__", type(function).__name__)
+
+
+def _run(awaitable: Awaitable[Any]) -> Any:
+    """What an async function gives; on a thread of its own where this one has a loop already, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(_await(awaitable))
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        return pool.submit(asyncio.run, _await(awaitable)).result()
 
 
 async def _await(result: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from dapo.config.schema import Config, RewardConfig
 from dapo.config.sets import all_rewards
@@ -14,6 +15,9 @@ from dapo.types import Equal, Prompt, Score, Verdict
 
 logger = logging.getLogger(__name__)
 
+Given = Mapping[str, RewardFunction]
+NONE_GIVEN: Given = MappingProxyType({})
+
 
 class Scorer:
     """A judge of right and wrong, custom functions, or both added with weights.
@@ -22,7 +26,7 @@ class Scorer:
     one, scores are graded floats (correct is None) and dynamic sampling must filter on their spread.
     """
 
-    def __init__(self, config: RewardConfig) -> None:
+    def __init__(self, config: RewardConfig, given: Given = NONE_GIVEN) -> None:
         self.judge: Judge | None = None
         self._functions: list[tuple[str, RewardFunction | None, float]] = []
         for index, entry in enumerate(config.functions or (GRADER,)):
@@ -31,7 +35,7 @@ class Scorer:
             if name in JUDGES:
                 self.judge = make_judge(config, name)
             else:
-                function = load_function(name, f"reward.functions[{index}]")
+                function = load_function(name, f"reward.functions[{index}]", given)
             self._functions.append((name, function, weight))
 
     @property
@@ -93,15 +97,16 @@ class Scorers:
 
     Args:
         rewards: by `Prompt.grading`; "" is [reward] itself. Either all have correctness or none does.
+        given: functions that were handed over in code, by name.
     """
 
-    def __init__(self, rewards: Mapping[str, RewardConfig]) -> None:
-        self._scorers = {grading: Scorer(reward) for grading, reward in rewards.items()}
+    def __init__(self, rewards: Mapping[str, RewardConfig], given: Given = NONE_GIVEN) -> None:
+        self._scorers = {grading: Scorer(reward, given) for grading, reward in rewards.items()}
 
     @classmethod
-    def of(cls, config: Config) -> Scorers:
+    def of(cls, config: Config, given: Given = NONE_GIVEN) -> Scorers:
         """Those that a configuration asks for."""
-        return cls(all_rewards(config))
+        return cls(all_rewards(config), given)
 
     @property
     def has_correctness(self) -> bool:

@@ -249,16 +249,15 @@ def folder_digest(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def functions_digest(names: Iterable[str], place: Callable[[str], Path | None]) -> str:
-    """sha256 of the files that functions come from.
+def functions_digest(names: Iterable[str], code: Callable[[str], bytes]) -> str:
+    """sha256 of where functions come from.
 
     Args:
         names: FILE.py:NAME or MODULE:NAME.
-        place: the file of such a name; None where there is none.
+        code: of such a name, what stands in its file; empty where there is none.
     """
     digest = hashlib.sha256()
     for name in names:
-        file = place(name)
         digest.update(name.rpartition(":")[2].encode() + b"\0")
-        digest.update(file.read_bytes() if file is not None and file.is_file() else b"")
+        digest.update(code(name))
     return digest.hexdigest()

@@ -90,13 +90,17 @@ class View:
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """A finished step."""
-        cells = [str(step)] + [_cell(metrics.get(key or ""), form) for _, key, form in COLUMNS[1:]]
-        self._rows.append(cells)
+        cells = self._keep(step, metrics)
         self._progress.update(self._task, completed=step)
         if self._live is None:
             named = zip((name for name, _, _ in COLUMNS[1:]), cells[1:], strict=True)
             self.say(f"step {step}/{self._total}  " + "  ".join(f"{n} {c}" for n, c in named) + f"  {self._left(step)}")
         self._refresh()
+
+    def _keep(self, step: int, metrics: Mapping[str, float]) -> list[str]:
+        cells = [str(step)] + [_cell(metrics.get(key or ""), form) for _, key, form in COLUMNS[1:]]
+        self._rows.append(cells)
+        return cells
 
     def _left(self, step: int) -> str:
         done = step - self._first
