@@ -482,7 +482,6 @@ def test_an_objective_of_ones_own(tmp_path: Path) -> None:
         ({"engine": lambda *a: None}, ("cluster.kind=ray",), "engine was handed over in code"),
         ({"objective": vowels}, ("learner.kind=fsdp",), "vowels was handed over in code"),
     ],
-    ids=str,
 )
 def test_parts_that_cannot_be_used(tmp_path: Path, parts: Any, words: Sequence[str], message: str) -> None:
     """One line that names the part; nothing is written."""

@@ -27,7 +27,7 @@ from dapo.run.directory import RunDirectory
 from dapo.run.manifest import MadeOf
 from dapo.run.view import View
 from dapo.sampling import allowed_staleness, keep_mask
-from dapo.types import TrainState
+from dapo.types import Prompt, TrainState
 
 Settings = dict[str, Any]
 
@@ -299,14 +299,16 @@ def evaluation_settings(
                 [name for name in names if ":" in name], partial(_code_of, given=given)
             )[:16],
         },
-        "sets": {
-            name: {
-                "problems": len(problems),
-                "digest": manifest.data_digest(
-                    (p.row.problem, p.answer, *([p.row.columns] if columns else [])) for p in problems
-                ),
-                "asked": manifest.text_digest([prompt.id for prompt in prompts[name]])[:16],
-            }
-            for name, problems in sets.items()
-        },
+        "sets": {name: _set_settings(problems, prompts[name], columns) for name, problems in sets.items()},
+    }
+
+
+def _set_settings(problems: Sequence[Problem], prompts: Sequence[Prompt], columns: bool) -> Settings:
+    """What is asked in a set. columns: whether grading looks at the other columns."""
+    return {
+        "problems": len(problems),
+        "digest": manifest.data_digest(
+            (p.row.problem, p.answer, *([p.row.columns] if columns else [])) for p in problems
+        ),
+        "asked": manifest.text_digest([prompt.id for prompt in prompts])[:16],
     }
