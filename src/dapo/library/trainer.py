@@ -90,7 +90,7 @@ class Trainer:
         self._found: checkpoint.Checkpoint | None = None
         self._state = TrainState()
         self._steps: Generator[tuple[TrainState, StepReport]] | None = None
-        self._begun = self._failed = False
+        self._wrote = self._begun = self._failed = False
 
     @classmethod
     def resume(
@@ -134,6 +134,7 @@ class Trainer:
         try:
             if self._rows is not None:
                 write_rows(self._rows, path / PROMPTS_FILE)
+                self._wrote = True
             self._found = checkpoint.find(self._directory.checkpoints) if self._resumes else None
             done = 0 if self._found is None else self._found.state.step
             self._view = make_view(self.config.train.num_steps, first_step=done, quiet=self._quiet)
@@ -182,7 +183,7 @@ class Trainer:
     def _forget(self, new: Sequence[Path]) -> None:
         """What was written before it turned out that this is no run."""
         with suppress(OSError):
-            if self._rows is not None:
+            if self._wrote:
                 (self._directory.path / PROMPTS_FILE).unlink(missing_ok=True)
             if new:
                 (self._directory.path / ".lock").unlink(missing_ok=True)
@@ -191,7 +192,9 @@ class Trainer:
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         """Ends the run: saves where it stands, if it does not stand there already, and gives everything back."""
-        self._stop_steps()
+        if self._steps is not None:
+            self._steps.close()
+            self._steps = None
         try:
             if self._parts is not None and self._begun and not self._failed:
                 self.save()
@@ -199,11 +202,6 @@ class Trainer:
             self._close_parts()
             self._view = None
             self._directory.release()
-
-    def _stop_steps(self) -> None:
-        if self._steps is not None:
-            self._steps.close()
-            self._steps = None
 
     def _close_parts(self) -> None:
         parts, self._parts = self._parts, None
@@ -265,21 +263,21 @@ class Trainer:
                     self._build_again()
 
     def _trained(self) -> Iterator[StepReport]:
-        self._stop_steps()
+        """The steps that are left. Broken off, they wait where they are until they are asked for again."""
         parts = self._needed()
-        self._begun, self._failed = True, False
-        self._steps = one = steps(parts, self._state, StopRequest(parts.view.say, leave=self.leave))
+        if self._steps is None:
+            self._begun, self._failed = True, False
+            self._steps = steps(parts, self._state, StopRequest(parts.view.say, leave=self.leave))
         try:
-            for state, report in one:
+            for state, report in self._steps:
                 self._state = state
                 yield report
         except GeneratorExit:
             raise
         except BaseException:
-            self._failed = True  # what there was to save is saved
+            self._steps, self._failed = None, True  # what there was to save is saved
             raise
-        finally:
-            one.close()
+        self._steps = None
 
     def save(self) -> Path:
         """Writes a checkpoint of where the run stands, if there is none; returns its folder. Raises SaveFailed."""
