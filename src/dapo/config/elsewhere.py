@@ -1,7 +1,8 @@
 """What a key of ours is called in verl and TRL, where what it does has a name there.
 
-Short names of verl leave out `actor_rollout_ref.` in front of `actor.`, `rollout.` and `model.`. The translation of
-whole files (`config.foreign`) knows more: other spellings, defaults, and what has no counterpart.
+Short names of verl leave out `actor_rollout_ref.` in front of `actor.`, `rollout.` and `model.`, and `algorithm.` in
+front of `rollout_correction.`. The translation of whole files (`config.foreign`) knows more: other spellings, defaults,
+and what has no counterpart.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ ELSEWHERE = {
     "algorithm.covariance.kl_coef": "verl actor.policy_loss.ppo_kl_coef | TRL: none",
     "algorithm.covariance.low": "verl actor.policy_loss.clip_cov_lb | TRL: none",
     "algorithm.entropy_coef": "verl actor.entropy_coeff | TRL entropy_coef",
-    "algorithm.importance_cap": "verl algorithm.rollout_correction | TRL vllm_importance_sampling_cap",
-    "algorithm.importance_level": "verl algorithm.rollout_correction.rollout_is | TRL vllm_importance_sampling_mode",
+    "algorithm.importance_cap": "verl rollout_correction.rollout_is_threshold | TRL vllm_importance_sampling_clip_max",
+    "algorithm.importance_level": "verl rollout_correction.rollout_is | TRL vllm_importance_sampling_mode",
     "algorithm.kl.coef": "verl actor.kl_loss_coef / algorithm.kl_ctrl.kl_coef | TRL beta",
     "algorithm.kl.estimator": "verl actor.kl_loss_type (kl, mse, low_var_kl) | TRL: fixed at k3",
     "algorithm.kl.place": "verl actor.use_kl_loss, algorithm.use_kl_in_reward | TRL: the loss, where beta is over 0",
     "algorithm.kl.reset_every": "verl: none | TRL: none (sync_ref_model follows instead)",
     "algorithm.objective": "verl actor.policy_loss.loss_mode | TRL loss_type, importance_sampling_level",
-    "algorithm.old_logprobs": "verl algorithm.rollout_correction.bypass_mode | TRL: none",
+    "algorithm.old_logprobs": "verl rollout_correction.bypass_mode | TRL: none",
     "algorithm.reduction": "verl actor.loss_agg_mode | TRL loss_type",
     "algorithm.std_correction": "verl: fixed at 1 | TRL: fixed at 1",
     "checkpoint.best_metric": "TRL metric_for_best_model",
@@ -55,7 +56,7 @@ ELSEWHERE = {
     "model.path": "verl model.path | TRL model_name_or_path",
     "model.revision": "verl: none | TRL model_revision",
     "model.trust_remote_code": "verl model.trust_remote_code | TRL trust_remote_code",
-    "reward.functions": "verl custom_reward_function.path, custom_reward_function.name | TRL reward_funcs, reward_weights",
+    "reward.functions": "verl custom_reward_function.{path,name} | TRL reward_funcs, reward_weights",
     "reward.overlong": "verl reward_model.overlong_buffer.enable | TRL mask_truncated_completions (filter)",
     "reward.overlong_buffer_tokens": "verl reward_model.overlong_buffer.len",
     "reward.overlong_factor": "verl reward_model.overlong_buffer.penalty_factor",
@@ -75,7 +76,7 @@ ELSEWHERE = {
     "train.seed": "verl data.seed | TRL seed",
     "train.tokens_per_microbatch": "verl actor.ppo_max_token_len_per_gpu",
     "train.updates_per_step": "verl: train_batch_size / ppo_mini_batch_size | TRL steps_per_generation",
-    "train.warmup_rollout_steps": "verl actor.optim.lr_warmup_steps (whose first step has lr 0) | TRL warmup_steps (in updates)",
+    "train.warmup_rollout_steps": "verl actor.optim.lr_warmup_steps (first at lr 0) | TRL warmup_steps (of updates)",
     "train.weight_decay": "verl actor.optim.weight_decay | TRL weight_decay",
     "trackers": "verl trainer.logger | TRL report_to",
 }
