@@ -71,21 +71,16 @@ def values_in_words(schema: Mapping[str, Any]) -> str:
 
 def _section(model: type[BaseModel], prefix: str, title: str) -> Iterator[str]:
     """The section's own keys, then the sections in it."""
-    own, inner = [], []
-    for name, info in model.model_fields.items():
-        found = section_model(info.annotation)
-        (own if found is None else inner).append((name, info, found))
-    if not prefix:
-        yield from ("## Top level", "")
-    else:
-        yield from (f"## {title}", "", _one_line(model.__doc__), "")
+    title = f"## {title}" if prefix else "## Top level"
+    yield from (title, "", *((_one_line(model.__doc__), "") if prefix else ()))
     properties = model.model_json_schema()["properties"]
-    for name, info, _ in own:
-        yield from _key(prefix, info.alias or name, properties[info.alias or name], model, name)
-    for name, info, found in inner:
-        assert found is not None
-        key = prefix + (info.alias or name)
-        yield from _section(found, key + ".", key)
+    parts = [(name, info.alias or name, section_model(info.annotation)) for name, info in model.model_fields.items()]
+    for name, key, section in parts:
+        if section is None:
+            yield from _key(prefix, key, properties[key], model, name)
+    for _, key, section in parts:
+        if section is not None:
+            yield from _section(section, f"{prefix}{key}.", prefix + key)
 
 
 def _table(title: str, prefix: str, model: type[BaseModel]) -> Iterator[str]:
