@@ -14,12 +14,13 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#\s]+)\)")
+ANCHOR = re.compile(r'^<a id="([^"]+)"></a>$', re.MULTILINE)
 
 project = "dapo"
 author = "the authors of dapo"
 copyright = "the authors of dapo, Apache-2.0"
 root_doc = "README"
-include_patterns = ["*.md", "docs/*.md"]
+include_patterns = ["*.md", "docs/*.md", "docs/zh-CN/*.md"]
 extensions = ["myst_parser"]
 myst_heading_anchors = 4
 nitpicky = True
@@ -43,14 +44,17 @@ def toctrees() -> str:
 
 
 def on_read(app: Any, docname: str, source: list[str]) -> None:
-    """The front page gets the sidebar; links to folders of source, which the site does not hold, become plain text."""
+    """The front page gets the sidebar; links to folders of source, which the site does not hold, become plain text.
+
+    Anchors of translated pages, which a code host reads as HTML, become MyST's own, so that a link to one is checked.
+    """
     folder = (ROOT / docname).parent
 
     def plain(found: re.Match[str]) -> str:
         text, target = found.groups()
         return text if (folder / target).is_dir() else found[0]
 
-    source[0] = LINK.sub(plain, source[0])
+    source[0] = ANCHOR.sub(r"(\1)=", LINK.sub(plain, source[0]))
     if docname == root_doc:
         source[0] += f"\n\n{toctrees()}\n"
 

@@ -14,6 +14,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\]]*\])*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^(`{3,}|~{3,}).*?^\1\s*$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)", re.DOTALL)
+ANCHOR = re.compile(r'^<a id="([^"]+)"></a>$', re.MULTILINE)
 HEADING = re.compile(r"^#{1,6} +(.+?) *#* *$", re.MULTILINE)
 
 
@@ -32,9 +33,9 @@ def slug(heading: str) -> str:
 
 
 def anchors(page: str) -> set[str]:
-    """All anchors of a page; a heading that comes again is numbered."""
+    """All anchors of a page, those before a translation's headings too; a heading that comes again is numbered."""
     seen: dict[str, int] = {}
-    found = set()
+    found = set(ANCHOR.findall(FENCE.sub("", page)))
     for name in map(slug, HEADING.findall(FENCE.sub("", page))):
         found.add(f"{name}-{seen[name]}" if name in seen else name)
         seen[name] = seen.get(name, 0) + 1
