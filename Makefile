@@ -5,6 +5,8 @@
 # make recipe-docs                  write the table of docs/recipes.md again
 # make metric-docs                  write docs/metrics.md again
 # make checks-docs                  write the table of docs/checks.md again
+# make config-docs                  write docs/configuration.md again
+# make docs                         the pages as a site, in build/docs; a broken link is an error
 # make release-recipe NAME=...      add a recipe's digest to recipes/released.json; it can't change after that
 # A smaller download on Linux without a GPU: make quickstart TORCH_INDEX=<index of CPU builds of torch>
 
@@ -19,7 +21,10 @@ VLLM_VENV ?= .venv-vllm
 VLLM_STAMP = $(VLLM_VENV)/.installed
 VLLM_PIP = $(VLLM_VENV)/bin/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: quickstart test test-slow test-vllm lint recipe-docs metric-docs checks-docs release-recipe clean
+DOCS_VENV ?= .venv-docs
+DOCS_STAMP = $(DOCS_VENV)/.installed
+
+.PHONY: quickstart test test-slow test-vllm lint recipe-docs metric-docs checks-docs config-docs docs release-recipe clean
 
 quickstart: $(STAMP)
 	$(BIN)/dapo train quickstart
@@ -47,6 +52,12 @@ metric-docs: $(STAMP)
 	$(BIN)/python -m dapo.metric_table docs/metrics.md
 checks-docs: $(STAMP)
 	$(BIN)/python -m dapo.checks.table docs/checks.md
+config-docs: $(STAMP)
+	$(BIN)/python -m dapo.config.page docs/configuration.md
+
+# Sphinx reads the pages alone, so its environment needs nothing of dapo.
+docs: $(DOCS_STAMP)
+	$(DOCS_VENV)/bin/sphinx-build -b html -W --keep-going -q -c docs . build/docs
 
 release-recipe: $(STAMP)
 	$(BIN)/python -m dapo.config.release $(NAME)
@@ -70,5 +81,10 @@ $(VLLM_STAMP): requirements-vllm.txt benchmarks/requirements-vllm.txt
 	$(VLLM_PIP) --no-deps --editable .
 	touch $(VLLM_STAMP)
 
+$(DOCS_STAMP): docs/requirements.txt
+	$(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_VENV)/bin/python -m pip --disable-pip-version-check install --quiet --requirement docs/requirements.txt
+	touch $(DOCS_STAMP)
+
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VLLM_VENV) $(DOCS_VENV) build .pytest_cache .mypy_cache .ruff_cache

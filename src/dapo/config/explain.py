@@ -7,43 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from dapo.config.elsewhere import ELSEWHERE
 from dapo.config.schema import Config, SamplingConfig
-
-# Well-known names elsewhere for what a key of ours does (verl | TRL).
-ELSEWHERE = {
-    "algorithm.advantage": "verl algorithm.adv_estimator, norm_adv_by_std_in_grpo | TRL scale_rewards",
-    "algorithm.entropy_coef": "verl actor.entropy_coeff | TRL: none",
-    "algorithm.importance_cap": "verl algorithm.rollout_correction | TRL vllm_importance_sampling_cap",
-    "algorithm.kl.estimator": "verl actor.kl_loss_type (kl, mse, low_var_kl) | TRL: fixed at k3",
-    "algorithm.objective": "verl actor.policy_loss.loss_mode | TRL loss_type, importance_sampling_level",
-    "algorithm.clip_low": "verl actor.clip_ratio_low | TRL epsilon",
-    "algorithm.clip_high": "verl actor.clip_ratio_high | TRL epsilon_high",
-    "algorithm.clip_dual": "verl actor.clip_ratio_c | TRL delta",
-    "algorithm.reduction": "verl actor.loss_agg_mode | TRL loss_type",
-    "algorithm.kl.coef": "verl actor.kl_loss_coef / algorithm.kl_ctrl.kl_coef | TRL beta",
-    "algorithm.std_correction": "verl: fixed at 1 | TRL: fixed at 1",
-    "data.max_prompt_tokens": "verl data.max_prompt_length | TRL max_prompt_length (older releases)",
-    "data.answer_column": "verl: reward_model.ground_truth | TRL: any column of the reward function",
-    "eval.every": "verl trainer.test_freq | TRL eval_steps",
-    "checkpoint.best_metric": "TRL metric_for_best_model",
-    "eval.data": "verl data.val_files",
-    "eval.k": "verl rollout.val_kwargs.n",
-    "eval.top_p": "verl rollout.val_kwargs.top_p",
-    "reward.overlong_buffer_tokens": "verl reward_model.overlong_buffer.len",
-    "reward.overlong_factor": "verl reward_model.overlong_buffer.penalty_factor",
-    "sampling.filter": "verl algorithm.filter_groups.{enable,metric}",
-    "sampling.gen_prompts": "verl data.gen_batch_size",
-    "sampling.max_response_tokens": "verl data.max_response_length | TRL max_completion_length",
-    "sampling.max_rounds": "verl algorithm.filter_groups.max_num_gen_batches",
-    "sampling.prompts_per_step": "verl data.train_batch_size (in prompts)",
-    "sampling.responses_per_prompt": "verl rollout.n | TRL num_generations",
-    "sampling.temperature": "verl rollout.temperature | TRL temperature",
-    "train.learning_rate": "verl actor.optim.lr | TRL learning_rate",
-    "train.max_grad_norm": "verl actor.grad_clip | TRL max_grad_norm",
-    "train.tokens_per_microbatch": "verl actor.ppo_max_token_len_per_gpu",
-    "train.updates_per_step": "verl: train_batch_size / ppo_mini_batch_size | TRL steps_per_generation",
-    "train.warmup_rollout_steps": "verl actor.optim.lr_warmup_steps (whose first step has lr 0)",
-}
 
 
 def batch_line(config: Config) -> str:
