@@ -2,7 +2,8 @@
 
 It is about files as they are written: "off" where a knob can be switched off (TOML has no null), `extends`, and no key
 required at the top, since what a file leaves out may come from what it extends or lies on, or from a key=value word.
-What concerns several keys (`config.check`), and numbers written as texts ("1e-6"), which dapo reads, are not in it.
+What concerns several keys (`config.check`) is not in it. It is stricter than dapo in one thing: it marks numbers and
+switches that are written as texts ("1e-6"), and switches that are 0 or 1.
 """
 
 from __future__ import annotations
