@@ -16,6 +16,7 @@ import click
 from dapo import __version__
 from dapo.cli.browse import browse
 from dapo.cli.compare import compare
+from dapo.cli.completion import complete_words, completion
 from dapo.cli.data import data
 from dapo.cli.evaluate import evaluate
 from dapo.cli.grade import grade
@@ -62,8 +63,10 @@ for command in (
     plan,
     export,
     recipe,
+    completion,
 ):
     group.add_command(command)
+complete_words(group)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -198,7 +198,8 @@ def _read_recipe(name: str, seen: tuple[str, ...]) -> Tree:
 def recipe_comments(name: str) -> Iterator[tuple[str, list[str]]]:
     """(name, first comment lines) of a recipe and of those it extends, where they have any. Raises ConfigError."""
     path, text = _recipe_text(name)
-    lines = [line.removeprefix("#").removeprefix(" ") for line in itertools.takewhile(_is_comment, text.splitlines())]
+    comments = [line for line in itertools.takewhile(_is_comment, text.splitlines()) if not line.startswith("#:")]
+    lines = [line.removeprefix("#").removeprefix(" ") for line in comments]  # "#:schema FILE" is for editors
     if lines:
         yield name, lines
     parent = tomllib.loads(text).get("extends")
