@@ -5,6 +5,7 @@
 # make recipe-docs                  write the table of docs/recipes.md again
 # make metric-docs                  write docs/metrics.md again
 # make checks-docs                  write the table of docs/checks.md again
+# make error-docs                   write docs/errors.md again
 # make release-recipe NAME=...      add a recipe's digest to recipes/released.json; it can't change after that
 # A smaller download on Linux without a GPU: make quickstart TORCH_INDEX=<index of CPU builds of torch>
 
@@ -19,7 +20,7 @@ VLLM_VENV ?= .venv-vllm
 VLLM_STAMP = $(VLLM_VENV)/.installed
 VLLM_PIP = $(VLLM_VENV)/bin/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: quickstart test test-slow test-vllm lint recipe-docs metric-docs checks-docs release-recipe clean
+.PHONY: quickstart test test-slow test-vllm lint recipe-docs metric-docs error-docs checks-docs release-recipe clean
 
 quickstart: $(STAMP)
 	$(BIN)/dapo train quickstart
@@ -45,6 +46,10 @@ recipe-docs: $(STAMP)
 
 metric-docs: $(STAMP)
 	$(BIN)/python -m dapo.metric_table docs/metrics.md
+
+error-docs: $(STAMP)
+	$(BIN)/python -m dapo.error_table docs/errors.md
+
 checks-docs: $(STAMP)
 	$(BIN)/python -m dapo.checks.table docs/checks.md
 
