@@ -90,7 +90,8 @@ def _checked(words: list[str], files: Path | None, named: bool) -> tuple[click.C
     if places:
         return _dapo(words[places[0] + 1 :], files, named)
     if words and words[0] == "make":
-        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+        text = (ROOT / "Makefile").read_text(encoding="utf-8").replace("$(STAMP)", ".venv/.installed")
+        targets = re.findall(r"^([\w./-]+):", text, flags=re.MULTILINE)
         wrong = [word for word in words[1:] if "=" not in word and word not in targets]
         return None, [f"make {word}: no such target" for word in wrong]
     for word in words:
@@ -132,12 +133,14 @@ def _dapo(words: list[str], files: Path | None, named: bool) -> tuple[click.Comm
         return command, []
     try:
         context = command.make_context(" ".join(names), list(words))
-    except click.MissingParameter as error:
-        return command, [] if named else [f"dapo {' '.join(names)}: {error.format_message()}"]
+    except (click.MissingParameter, click.BadOptionUsage, click.BadParameter) as error:
+        left_out = named and (not isinstance(error, click.BadParameter) or isinstance(error, click.MissingParameter))
+        stands_for = named and any(re.fullmatch("[A-Z]+", word) for word in words)  # --step N
+        return command, [] if left_out or stands_for else [f"dapo {' '.join(names)}: {error.format_message()}"]
     except (click.ClickException, click.exceptions.Exit) as error:
         return command, [f"dapo {' '.join(names)}: {getattr(error, 'message', error)}"]
-    left = [word for value in context.params.values() if isinstance(value, tuple) for word in value]
-    free = [word for word in left if isinstance(word, str)]
+    arguments = [context.params[one.name or ""] for one in command.params if isinstance(one, click.Argument)]
+    free = [word for value in arguments if isinstance(value, tuple) for word in value]
     wrong = [f"dapo {' '.join(names)}: {word}: no such option" for word in free if re.match(r"--?[a-z]", word)]
     if not (context.params.get("from_verl") or context.params.get("from_trl")):
         wrong += _words(names, free, files)
@@ -176,7 +179,9 @@ def _words(names: Sequence[str], free: Sequence[str], files: Path | None) -> lis
 
 def _may_be_recipe(name: str) -> bool:
     """A shipped one, a file, or a word that stands for one."""
-    return name in recipe_names() or name.endswith(".toml") or re.fullmatch(r"[A-Z][A-Z0-9_]*", name) is not None
+    return (
+        name in (*recipe_names(), "...") or name.endswith(".toml") or re.fullmatch(r"[A-Z][A-Z0-9_]*", name) is not None
+    )
 
 
 def _may_be_set(name: str) -> bool:

@@ -89,6 +89,16 @@ def test_what_is_refused_has_its_code(words: tuple[str, ...], code: str) -> None
     assert helpers.quiet_dapo(*words)[2].endswith(f"  [dapo explain {code}]\n")
 
 
+@pytest.mark.parametrize(("model", "code"), [("no-such-owner/no-such-model", "E-HUB"), ("{}/empty", "E-MODEL")])
+def test_whose_fault_a_model_is(model: str, code: str, tmp_path: Path) -> None:
+    """The hub's, which does not answer here, or the folder's."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "config.json").write_text("{}")
+    ended, _, err = helpers.quiet_dapo("sample", model.format(tmp_path), "a question")
+    assert ended == 2
+    assert err.splitlines()[-1].endswith(f"  [dapo explain {code}]")
+
+
 def test_a_run_of_other_data_is_refused_with_its_code(tmp_path: Path) -> None:
     """--resume, after the data were changed: the page says what may be done."""
     run = helpers.train(tmp_path, "train.num_steps=1")
