@@ -8,6 +8,7 @@
 # make checks-docs                  write the table of docs/checks.md again
 # make config-docs                  write docs/configuration.md again
 # make docs                         the pages as a site, in build/docs; a broken link is an error
+# make error-docs                   write docs/errors.md again
 # make release-recipe NAME=...      add a recipe's digest to recipes/released.json; it can't change after that
 # A smaller download on Linux without a GPU: make quickstart TORCH_INDEX=<index of CPU builds of torch>
 
@@ -25,7 +26,7 @@ VLLM_PIP = $(VLLM_VENV)/bin/python -m pip --disable-pip-version-check install --
 DOCS_VENV ?= .venv-docs
 DOCS_STAMP = $(DOCS_VENV)/.installed
 
-.PHONY: quickstart test test-slow test-vllm test-wheel lint recipe-docs metric-docs checks-docs config-docs docs \
+.PHONY: quickstart test test-slow test-vllm test-wheel lint recipe-docs metric-docs checks-docs error-docs config-docs docs \
 	release-recipe clean
 
 quickstart: $(STAMP)
@@ -58,6 +59,10 @@ recipe-docs: $(STAMP)
 
 metric-docs: $(STAMP)
 	$(BIN)/python -m dapo.metric_table docs/metrics.md
+
+error-docs: $(STAMP)
+	$(BIN)/python -m dapo.error_table docs/errors.md
+
 checks-docs: $(STAMP)
 	$(BIN)/python -m dapo.checks.table docs/checks.md
 config-docs: $(STAMP)
