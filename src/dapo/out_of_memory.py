@@ -87,12 +87,15 @@ def ran_out(error: BaseException) -> bool:
     error = _first(error)
     if isinstance(error, MemoryError):
         return True
-    if "torch" not in sys.modules or not isinstance(error, RuntimeError):
+    if not isinstance(error, RuntimeError):
+        return False
+    if any(said in str(error) for said in ("can't allocate memory: you tried", "MPS backend out of memory")):
+        return True
+    if "torch" not in sys.modules:  # then it is not torch's
         return False
     import torch
 
-    words = ("can't allocate memory: you tried", "MPS backend out of memory")
-    return isinstance(error, torch.OutOfMemoryError) or any(said in str(error) for said in words)
+    return isinstance(error, torch.OutOfMemoryError)
 
 
 def phase_of(error: BaseException) -> Phase:
