@@ -2,11 +2,13 @@
 # make test         set up, run the tests but the slow ones
 # make test-slow    the slow ones: the report in a browser, large files, killed evaluations
 # make test-vllm    set up vLLM for CPUs in an environment of its own (about 3 GB), run the tests that need it
+# make test-wheel   wheel and sdist: built, looked into, and the wheel used without the checkout; leaves them in dist/
 # make recipe-docs                  write the table of docs/recipes.md again
 # make metric-docs                  write docs/metrics.md again
 # make checks-docs                  write the table of docs/checks.md again
 # make config-docs                  write docs/configuration.md again
 # make docs                         the pages as a site, in build/docs; a broken link is an error
+# make error-docs                   write docs/errors.md again
 # make release-recipe NAME=...      add a recipe's digest to recipes/released.json; it can't change after that
 # A smaller download on Linux without a GPU: make quickstart TORCH_INDEX=<index of CPU builds of torch>
 
@@ -24,7 +26,8 @@ VLLM_PIP = $(VLLM_VENV)/bin/python -m pip --disable-pip-version-check install --
 DOCS_VENV ?= .venv-docs
 DOCS_STAMP = $(DOCS_VENV)/.installed
 
-.PHONY: quickstart test test-slow test-vllm lint recipe-docs metric-docs checks-docs config-docs docs release-recipe clean
+.PHONY: quickstart test test-slow test-vllm test-wheel lint recipe-docs metric-docs checks-docs error-docs config-docs docs \
+	release-recipe clean
 
 quickstart: $(STAMP)
 	$(BIN)/dapo train quickstart
@@ -40,6 +43,12 @@ test-vllm: $(VLLM_STAMP)
 	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest -n 2 --dist loadfile -k vllm \
 		tests/test_engine_contract.py tests/test_vllm_engine.py tests/test_vllm_seam.py
 
+# The installed wheel runs in an environment of its own, in which links to packages of $(VENV) stand for installing them
+# again: to those that the wheel declares, directly or through others, so a dependency that is used and not declared is
+# found. Not shown: that an index serves them (make test installs them from one), other Pythons, other platforms.
+test-wheel: $(STAMP)
+	$(BIN)/python tests/check_wheel.py dist
+
 lint: $(STAMP)
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/ruff format --check src tests benchmarks
@@ -50,6 +59,10 @@ recipe-docs: $(STAMP)
 
 metric-docs: $(STAMP)
 	$(BIN)/python -m dapo.metric_table docs/metrics.md
+
+error-docs: $(STAMP)
+	$(BIN)/python -m dapo.error_table docs/errors.md
+
 checks-docs: $(STAMP)
 	$(BIN)/python -m dapo.checks.table docs/checks.md
 config-docs: $(STAMP)

@@ -337,6 +337,12 @@ EXIT_CODES = {  # by the table in errors.py and section 9 of the design
     errors.DataError: 2,
     errors.ModelError: 2,
     errors.RewardError: 2,
+    errors.UngradableGold: 2,
+    errors.HubUnreachable: 2,
+    errors.ResumeRefused: 2,
+    errors.VersionConflict: 2,
+    errors.OutOfMemory: 2,
+    errors.OutOfMemoryLoading: 2,
     errors.Stopped: 3,
     errors.Interrupted: 3,
     errors.SaveFailed: 3,
@@ -344,6 +350,11 @@ EXIT_CODES = {  # by the table in errors.py and section 9 of the design
     errors.NonFiniteGradients: 3,
     errors.EnginesLost: 3,
     errors.LearnerLost: 3,
+    errors.RunOutOfMemory: 3,
+    errors.OutOfMemorySampling: 3,
+    errors.OutOfMemoryLogprobs: 3,
+    errors.OutOfMemoryUpdating: 3,
+    errors.OutOfMemoryEvaluating: 3,
     errors.SelfCheckFailed: 5,
     errors.CheckFailed: 4,
     errors.EngineError: 1,
@@ -379,7 +390,7 @@ def test_the_command_ends_with_the_errors_code(
     code, _, err = helpers.quiet_dapo("train", "recipe.toml")
     word = "stopped" if issubclass(kind, errors.Stopped) else "error"
     assert code == EXIT_CODES[kind]
-    assert err.splitlines()[-1] == f"{word}: first second"
+    assert err.splitlines()[-1] == f"{word}: first second  [dapo explain {kind.code}]"
     assert "Traceback" not in err
 
 

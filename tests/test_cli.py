@@ -36,6 +36,7 @@ VERBS = [
     "plan",
     "export",
     "recipe",
+    "completion",
 ]
 PARTS = ("prepare", "inspect", "rate")
 RECIPE_PARTS = ("list", "show", "diff", "copy", "table", "verify")
@@ -98,6 +99,7 @@ def test_version() -> None:
         ["config", "--schema"],
         ["config", "--explain"],
         ["grade", "7", "7"],
+        ["completion", "bash"],
         ["recipe", "list"],
         ["recipe", "show", "quickstart"],
         ["recipe", "diff", "quickstart", "quickstart"],
@@ -182,7 +184,7 @@ def test_config_schema_is_a_json_schema() -> None:
     """Editors complete recipes with it."""
     schema = helpers.strict_json(ok("config", "--schema"))
     assert {"model", "data", "train"} <= set(schema["properties"])
-    assert schema["additionalProperties"] is False
+    assert schema["additionalProperties"] is False  # more of it in test_json_schema.py
 
 
 def test_recipes_are_listed_and_shown() -> None:

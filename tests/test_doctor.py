@@ -62,7 +62,7 @@ def test_a_failed_check_is_told_with_its_mend(tmp_path: Path) -> None:
     assert "eos_token_id" in lines[place + 1]
     assert lines[place + 1].strip().startswith("mend: ")
     assert sum(line.startswith("FAIL") for line in lines) == 1
-    assert err.splitlines() == [f"error: 1 of {len(NAMES)} checks failed: EOS"]
+    assert err.splitlines() == [f"error: 1 of {len(NAMES)} checks failed: EOS  [dapo explain E-CHECK]"]
 
 
 def test_json_stays_json_when_a_check_fails(tmp_path: Path) -> None:

@@ -1001,7 +1001,8 @@ def test_command_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixtur
     target.write_text("# a day's work") if old == "file" else target.symlink_to(tmp_path / "nowhere")
     for words in (("--from-verl", *VERL), ("--from-trl", *TRL, "--json")):
         code, out, err = run(capsys, *words, "-o", str(target))
-        assert (code, out, err) == (2, "", f"error: --output {target}: is there already; name another file\n")
+        said = f"error: --output {target}: is there already; name another file  [dapo explain E-CONFIG]\n"
+        assert (code, out, err) == (2, "", said)
     assert [p.name for p in tmp_path.iterdir()] == ["mine.toml"]
     assert old == "link" or target.read_text() == "# a day's work"
 

@@ -28,11 +28,11 @@ LAYERS: list[set[str]] = [
     {"recipes"},  # data files alone
     {"errors"},
     {"files", "printable", "spans"},  # writing and hashing of files; knows nothing of dapo
-    {"rng", "difficulty", "metric_table", "generated", "plugins"},
+    {"rng", "difficulty", "metric_table", "error_table", "generated", "plugins"},
     {"types"},
     {"config"},
     {""},
-    {"algorithm"},
+    {"algorithm", "out_of_memory"},
     {"neighbours", "clipping"},
     {"objectives"},  # by their names
     {"given"},  # parts that were handed over in code

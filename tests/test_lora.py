@@ -358,7 +358,8 @@ def test_peft_is_an_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     words = ("learner.lora_rank=2", "model.path=/nowhere")
     code, _, err = helpers.quiet_dapo("train", helpers.write_recipe(tmp_path), *words, "--output-dir", tmp_path / "run")
     assert code == 2
-    assert err.splitlines()[-1] == 'error: learner.lora_rank needs the library peft; pip install "dapo-rl[lora]"'
+    said = 'error: learner.lora_rank needs the library peft; pip install "dapo-rl[lora]"'
+    assert err.splitlines()[-1] == f"{said}  [dapo explain E-CONFIG]"
     assert not (tmp_path / "run").exists()
 
 

@@ -435,7 +435,7 @@ def offline(name: str, home: Path) -> str:
 def test_really_offline(tmp_path: Path, name: str) -> None:
     """The library itself, told to stay offline: by path, and by glob."""
     said = offline(name, tmp_path)
-    assert said.startswith(f"DataError {name}: can't be fetched"), said
+    assert said.startswith(f"HubUnreachable {name}: can't be fetched"), said
     assert "put the file in a folder and name it with --data-dir DIR" in said
     assert len(said.strip().splitlines()) == 1
 

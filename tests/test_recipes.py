@@ -734,7 +734,7 @@ def test_two_runs_of_one_recipe_differ_in_the_seed_alone() -> None:
     assert code == 4
     assert verdicts(out) == dict.fromkeys(parts, "same") | {"recipe": "differs"}
     assert "    train.seed: 0 -> 1" in out.splitlines()
-    assert err.splitlines()[-1].endswith("did not use the same: recipe")
+    assert err.splitlines()[-1].endswith("did not use the same: recipe  [dapo explain E-CHECK]")
     code, out, _ = helpers.quiet_dapo("recipe", "verify", one, other, "--json")
     assert code == 4
     found = helpers.strict_json(out)
@@ -794,7 +794,7 @@ def test_verify_says_what_differs_and_how(change: Any, part: str, said: str, tmp
     assert code == 4
     assert [name for name, word in verdicts(out).items() if word != "same"] == [part]
     assert said in out
-    assert err.splitlines()[-1].endswith(f": {part}")
+    assert err.splitlines()[-1].endswith(f": {part}  [dapo explain E-CHECK]")
     assert helpers.quiet_dapo("recipe", "verify", run, helpers.finished_run())[0] == 4
 
 
@@ -816,7 +816,7 @@ def test_a_changed_resume_counts(change: Any, said: str, tmp_path: Path) -> None
         code, out, err = helpers.quiet_dapo("recipe", "verify", run, other)
         assert code == 4
         assert said in out
-        assert err.splitlines()[-1].endswith(": resumed")
+        assert err.splitlines()[-1].endswith(": resumed  [dapo explain E-CHECK]")
 
 
 def test_a_resume_that_changed_nothing_counts_not(tmp_path: Path) -> None:

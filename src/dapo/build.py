@@ -67,6 +67,7 @@ from dapo.run.saver import Saver
 from dapo.run.tools import load_functions, make_trackers, missing_notes
 from dapo.run.trackers import Trackers
 from dapo.run.view import View
+from dapo.spans import span
 from dapo.started import Started, start_on_cluster
 from dapo.types import Prompt, TrainState
 
@@ -168,6 +169,7 @@ def build(
         raise
 
 
+@span("loading")
 def start_here(config: Config, tokenizer: Any, scorers: Scorers, given: Given = NOTHING) -> Started:
     """Engine and learner in this process."""
     policy, learner_model, engine_model = load_policy(config, tokenizer)
@@ -340,6 +342,7 @@ class Sampler:
 LONGEST_CHAT = 4096  # tokens of prompt and response, where a model could take more
 
 
+@span("loading")
 def build_sampler(
     config: Config, *, all_positions: bool = False, tokenizer: Any = None, given: Given = NOTHING
 ) -> Sampler:

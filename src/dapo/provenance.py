@@ -18,7 +18,7 @@ from dapo.config.schema import Config, RewardConfig
 from dapo.config.sets import all_rewards
 from dapo.data import CheckedData, LoadedData
 from dapo.data.prompts import Problem
-from dapo.errors import UserError
+from dapo.errors import ResumeRefused
 from dapo.evals.run import Sets, sampling_params
 from dapo.given import NOTHING, Given
 from dapo.run import manifest
@@ -137,12 +137,12 @@ def record_resume(
 ) -> None:
     """Holds a resumed run against what it was made of; writes down what is new.
 
-    Raises UserError, naming them, when data, tokenizer, template or starting weights are not the same
+    Raises ResumeRefused, naming them, when data, tokenizer, template or starting weights are not the same
     and were not allowed to change.
     """
     written = run.read_json("manifest.json")
     if not isinstance(written, dict) or not isinstance(written.get("digests"), dict):
-        raise UserError(f"{run.path / 'manifest.json'}: not the manifest of a run; put it back, or start a new run")
+        raise ResumeRefused(f"{run.path / 'manifest.json'}: not the manifest of a run; put it back, or start a new run")
     first = MadeOf(written["digests"], written.get("described", {}))
     before = first if found is None else found.made_of
     changed = manifest.differences(before.digests, made_of.digests)
@@ -179,49 +179,49 @@ def record_resume(
 
 
 def _refuse(run: RunDirectory, refused: Collection[str], before: MadeOf, now: MadeOf) -> None:
-    """Raises UserError where a run would go on with what it did not begin with."""
+    """Raises ResumeRefused where a run would go on with what it did not begin with."""
     if refused:
         named = ", ".join(_difference(name, before, now) for name in refused)
         allow = " ".join(f"--allow-changed {name}" for name in refused)
-        raise UserError(
+        raise ResumeRefused(
             f"--resume {run.path}: not what the run began with: {named}; put it back, start a new run, "
             f"or go on all the same with {allow}"
         )
 
 
 def check_nothing_lost(run: RunDirectory, config: Config) -> None:
-    """Whether a run without checkpoints may start again. Raises UserError when it should have had some."""
+    """Whether a run without checkpoints may start again. Raises ResumeRefused when it should have had some."""
     place, every = run.checkpoints, config.checkpoint.every
     if place.is_symlink() or (place.exists() and not place.is_dir()):
-        raise UserError(f"{place}: is not a folder that can be read (an unmounted disk?); put it back")
+        raise ResumeRefused(f"{place}: is not a folder that can be read (an unmounted disk?); put it back")
     done = max((row["step"] for row in run.metrics()), default=0)
     if every is not None and config.checkpoint.on_failure == "stop" and done > 2 * every:
-        raise UserError(
+        raise ResumeRefused(
             f"{run.path}: metrics.jsonl holds {done} steps, but there is no checkpoint in {place}; "
             "put them back, or begin a new run"
         )
 
 
 def check_adapters(before: Config, now: Config) -> None:
-    """Whether the run's learner trains what its checkpoints hold. Raises UserError, naming the setting."""
+    """Whether the run's learner trains what its checkpoints hold. Raises ResumeRefused, naming the setting."""
     for name in ("lora_rank", "lora_alpha", "lora_targets"):
         old, new = ("off" if (value := getattr(one.learner, name)) is None else value for one in (before, now))
         if old != new:
-            raise UserError(
+            raise ResumeRefused(
                 f"learner.{name} = {new}, but the run's checkpoints were trained with {old}; set it as it was, or "
                 "begin a new run from dapo export"
             )
 
 
 def check_carried(config: Config, state: TrainState) -> None:
-    """Whether the settings still fit the groups that a checkpoint carries. Raises UserError, naming the setting."""
+    """Whether the settings still fit the groups that a checkpoint carries. Raises ResumeRefused, naming the setting."""
     sampling, most = config.sampling, allowed_staleness(config)
     version = state.version + (state.pending is not None)  # from which the next filling is trained on
     informative = 0
     for group, kept in zip(state.carried, keep_mask(state.carried, sampling.filter), strict=True):
         least = sampling.min_responses_per_prompt or sampling.responses_per_prompt
         if not least <= len(group.rollouts) <= sampling.responses_per_prompt:
-            raise UserError(
+            raise ResumeRefused(
                 f"sampling.responses_per_prompt = {sampling.responses_per_prompt}, but the checkpoint carries "
                 f"{len(state.carried)} groups of {len(group.rollouts)}; keep it until they are used up"
             )
@@ -230,7 +230,7 @@ def check_carried(config: Config, state: TrainState) -> None:
             break
         versions = [version for r in group.rollouts for version, _ in r.response.token_versions]
         if versions and version + steps_to_wait - min(versions) > most:
-            raise UserError(
+            raise ResumeRefused(
                 f"the checkpoint carries {len(state.carried)} groups, and some would be trained on more than "
                 f"max_staleness = {most} versions late; keep sampling.surplus, pipeline.*, "
                 "max_staleness and prompts_per_step as they were until they are used up"

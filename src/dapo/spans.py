@@ -1,5 +1,7 @@
 """Where the time of a step goes: named spans, each with its own time, without that of spans inside it.
 
+An error that leaves a span notes its name (`passed`), so that running out of memory can be told by what was going on.
+
 Nothing is measured until `start` is called; a span then costs about a microsecond, before that less.
 Spans of other threads than the one that started are not counted.
 """
@@ -82,8 +84,25 @@ def stop() -> None:
 @contextmanager
 def span(name: str, whole: bool = False) -> Iterator[None]:
     """A part of a step, by the name it has in profile.jsonl; see `Recorder.span`."""
-    if _recorder is None:
-        yield
-        return
-    with _recorder.span(name, whole):
-        yield
+    try:
+        if _recorder is None:
+            yield
+            return
+        with _recorder.span(name, whole):
+            yield
+    except Exception as error:
+        error.spans = (*passed(error), name)  # type: ignore[attr-defined]
+        raise
+
+
+def passed(error: BaseException) -> tuple[str, ...]:
+    """The spans that an error has left, the innermost first.
+
+    >>> try:
+    ...     with span("outer"), span("inner"):
+    ...         raise ValueError
+    ... except ValueError as error:
+    ...     passed(error)
+    ('inner', 'outer')
+    """
+    return getattr(error, "spans", ())

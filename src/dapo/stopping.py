@@ -16,6 +16,7 @@ from dapo.errors import (
     SelfCheckFailed,
     Stopped,
 )
+from dapo.out_of_memory import in_run, ran_out
 from dapo.parts import Parts, learning_rate
 from dapo.run.directory import resume_command
 from dapo.run.signals import StopRequest
@@ -34,13 +35,25 @@ def saved_on_error(parts: Parts, state: TrainState) -> Iterator[None]:
     except LearnerLost:
         raise  # nothing is left to be saved
     except (Exception, SystemExit) as error:
-        try:
-            parts.saver.ensure(state, learning_rate(state.step, parts.config))
-        except (LearnerLost, SaveFailed) as failure:  # the first error is the one to tell
-            parts.view.say(f"{failure}")
+        failure = _save(parts, state)
         if isinstance(error, SystemExit):
             raise DapoError("something that the run calls has called sys.exit; the state is saved") from error
+        if ran_out(error):
+            raise in_run(error, parts.config, failure or _where(parts, state)) from error
         raise
+
+
+def _save(parts: Parts, state: TrainState) -> str | None:
+    """Saves the state after an error; None, or why not, which is told here: the first error is the one to raise."""
+    try:
+        parts.saver.ensure(state, learning_rate(state.step, parts.config))
+    except Exception as failure:
+        if not (isinstance(failure, LearnerLost | SaveFailed) or ran_out(failure)):
+            raise
+        text = str(failure) or type(failure).__name__
+        parts.view.say(text)
+        return f"the state was not saved: {text}"
+    return None
 
 
 def leave_if_asked(parts: Parts, state: TrainState, stop: StopRequest) -> None:

@@ -1,7 +1,8 @@
 """The command line. Results go to stdout, everything else to stderr.
 
 Exit codes: 0 done; 1 our bug; 2 the user's mistake (one clear line); 3 stopped on purpose,
-resumable; 4 ran, but a check failed; 130 second Ctrl-C.
+resumable; 4 ran, but a check failed; 5 a self-check stopped the run; 130 second Ctrl-C.
+An error is one line: the message, and the command that says more about its kind.
 """
 
 from __future__ import annotations
@@ -10,14 +11,17 @@ import io
 import logging
 import sys
 import traceback
+from typing import NoReturn
 
 import click
 
 from dapo import __version__
 from dapo.cli.browse import browse
 from dapo.cli.compare import compare
+from dapo.cli.completion import complete_words, completion
 from dapo.cli.data import data
 from dapo.cli.evaluate import evaluate
+from dapo.cli.explain import explain
 from dapo.cli.grade import grade
 from dapo.cli.inspect import config, doctor
 from dapo.cli.plan import plan
@@ -27,6 +31,7 @@ from dapo.cli.report import report
 from dapo.cli.train import train
 from dapo.cli.use import chat, export, sample
 from dapo.errors import DapoError, Stopped, UserError
+from dapo.out_of_memory import in_command, ran_out
 from dapo.printable import printable
 
 
@@ -59,11 +64,14 @@ for command in (
     data,
     config,
     doctor,
+    explain,
     plan,
     export,
     recipe,
+    completion,
 ):
     group.add_command(command)
+complete_words(group)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -74,11 +82,9 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         group.main(args=arguments, prog_name="dapo", standalone_mode=False)
     except DapoError as error:
-        kind = "stopped" if isinstance(error, Stopped) else "error"
-        print(f"{kind}: {printable(' '.join(error.message.split()))}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        _end(in_command(error) if ran_out(error) else error)
     except SystemExit:
-        if type(sys.stdout).__name__ == "PacifyFlushWrapper":  # click's sign that nobody reads stdout any more
+        if type(sys.stdout).__name__.endswith("PacifyFlushWrapper"):  # click's sign: nobody reads stdout any more
             sys.exit(0)
         raise
     except click.exceptions.Exit as error:
@@ -93,7 +99,16 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(0)
-    except Exception:
+    except Exception as error:
+        if ran_out(error):
+            _end(in_command(error))
         traceback.print_exc()
         print("error: this is a bug in dapo; please report it with the lines above", file=sys.stderr)
         sys.exit(1)
+
+
+def _end(error: DapoError) -> NoReturn:
+    """Tells the error in one line, and ends with its exit code."""
+    kind = "stopped" if isinstance(error, Stopped) else "error"
+    print(f"{kind}: {printable(' '.join(error.message.split()))}  [dapo explain {error.code}]", file=sys.stderr)
+    sys.exit(error.exit_code)

@@ -10,7 +10,7 @@ import click
 
 from dapo.cli.words import SETTINGS
 from dapo.config.schema import RewardConfig
-from dapo.errors import UserError
+from dapo.errors import UngradableGold, UserError
 
 if TYPE_CHECKING:
     from dapo.reward.grader import Grader
@@ -70,7 +70,7 @@ def _one(text: str, gold: str, config: RewardConfig, explain: bool, as_json: boo
     compat = VerlMathDapo()
     scorer = compat if config.compat != "off" else grader
     if reason := scorer.check_gold(gold):
-        raise UserError(f"GOLD {gold!r} can't be graded: {reason}")
+        raise UngradableGold(f"GOLD {gold!r} can't be graded: {reason}")
     score = scorer.score(text, gold)
     result: dict[str, Any] = {
         "verdict": score.verdict.value,

@@ -17,6 +17,7 @@ import click
 from dapo.cli.words import SETTINGS, WORDS, config_of, refuse_dashes
 from dapo.config.explain import explain
 from dapo.config.groups import GROUPS, MEANING, Difference, cut_counts, differences, group_of
+from dapo.config.json_schema import SCHEMA_FILE
 from dapo.config.keys import values
 from dapo.config.load import from_run, load_config, recipe_comments, recipe_names
 from dapo.config.origins import Origin, origin_of, origins
@@ -100,8 +101,8 @@ def _heading(group: str) -> str:
 
 
 @recipe.command("diff", context_settings=SETTINGS)
-@click.argument("one", metavar="A")
-@click.argument("other", metavar="B")
+@click.argument("one", metavar="RECIPE|RUN")
+@click.argument("other", metavar="RECIPE|RUN")
 @_AS_JSON
 def recipe_diff(one: str, other: str, as_json: bool) -> None:
     """In what two recipes, .toml files or runs differ, grouped by what it changes."""
@@ -158,15 +159,16 @@ def _is_folder(path: Path) -> bool:
 
 
 @recipe.command("copy", context_settings=SETTINGS)
-@click.argument("name", metavar="NAME")
+@click.argument("name", metavar="RECIPE|RUN")
 @click.argument("file", metavar="FILE.toml")
 def recipe_copy(name: str, file: str) -> None:
-    """Write a recipe to a new file, every key with its source, to edit and train by."""
+    """Write a recipe, or that of a run, to a new file, every key with its source, to edit and train by."""
     refuse_dashes([name, file])
     target = Path(file)
     if target.suffix != ".toml":
         raise ConfigError(f"{file}: a recipe's file ends in .toml")
     text = as_toml(_side(name), f"A copy of {name}. Comments say where each value was from in it.")
+    text = f"#:schema ./{SCHEMA_FILE}\n{text}"  # what editors check it by, where it lies beside the file
     if not target.parent.is_dir():
         raise UserError(f"{file}: no such folder {target.parent}")
     if os.path.lexists(target):
@@ -176,6 +178,8 @@ def recipe_copy(name: str, file: str) -> None:
     except OSError as error:
         raise UserError(f"{file}: can't be written: {error.strerror or error}") from None
     _say(f"{file}: {len(text.splitlines())} lines; train by it with dapo train {file}")
+    if not os.path.lexists(schema := target.parent / SCHEMA_FILE):
+        _say(f"for an editor that completes and checks it: dapo config --schema -o {schema}")
 
 
 @recipe.command("table", context_settings=SETTINGS)

@@ -23,7 +23,7 @@ from dapo.config.keys import Tree, all_keys, resolve, section_model
 from dapo.config.layers import layered, merge
 from dapo.config.origins import parse_origin
 from dapo.config.schema import SCHEMA_VERSION, Config, RewardFunctionConfig, SourceConfig, SourceRewardConfig
-from dapo.errors import ConfigError
+from dapo.errors import ConfigError, VersionConflict
 
 __all__ = [
     "all_keys",
@@ -84,7 +84,7 @@ def from_tree(tree: Mapping[str, Any]) -> Config:
     """Validates plain data. Raises ConfigError."""
     version = tree.get("schema", SCHEMA_VERSION)
     if version != SCHEMA_VERSION or isinstance(version, bool):
-        raise ConfigError(f"schema = {version!r}: this version of dapo reads schema = {SCHEMA_VERSION}")
+        raise VersionConflict(f"schema = {version!r}: this version of dapo reads schema = {SCHEMA_VERSION}")
     try:
         config = Config.model_validate(dict(tree))
     except ValidationError as error:
@@ -198,7 +198,8 @@ def _read_recipe(name: str, seen: tuple[str, ...]) -> Tree:
 def recipe_comments(name: str) -> Iterator[tuple[str, list[str]]]:
     """(name, first comment lines) of a recipe and of those it extends, where they have any. Raises ConfigError."""
     path, text = _recipe_text(name)
-    lines = [line.removeprefix("#").removeprefix(" ") for line in itertools.takewhile(_is_comment, text.splitlines())]
+    comments = [line for line in itertools.takewhile(_is_comment, text.splitlines()) if not line.startswith("#:")]
+    lines = [line.removeprefix("#").removeprefix(" ") for line in comments]  # "#:schema FILE" is for editors
     if lines:
         yield name, lines
     parent = tomllib.loads(text).get("extends")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dapo.data.tables import FILE_ENDINGS
-from dapo.errors import DataError
+from dapo.errors import DataError, HubUnreachable
 
 HUGGING_FACE, MODELSCOPE = "hf:", "modelscope:"
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -112,10 +112,10 @@ def _modelscope(wanted: Reference) -> Fetched:
         raise unreachable(f"{MODELSCOPE}{wanted.repo}", error) from None
 
 
-def unreachable(name: str, error: Exception) -> DataError:
+def unreachable(name: str, error: Exception) -> HubUnreachable:
     """The error for a dataset that could not be had, in one line."""
     said = " ".join(str(error).split()).partition(". ")[0][:200]  # the first sentence says what failed
-    return DataError(
+    return HubUnreachable(
         f"{name}: can't be fetched: {type(error).__name__}: {said}; download its file where there is a network, and "
         "give that file"
     )

@@ -24,7 +24,7 @@ from dapo.data import livecodebench
 from dapo.data.sources import ANSWER_COLUMNS, PROMPT_COLUMNS, Row, column, resolve
 from dapo.data.tables import read_file
 from dapo.data.wrappers import bare, gsm8k_answer, last_boxed
-from dapo.errors import DataError
+from dapo.errors import DataError, HubUnreachable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,7 +260,7 @@ def fetch(name: str) -> list[tuple[str, Path]]:
     except Exception as error:  # of the library, the network, the disk: all end the same way
         said = " ".join(str(error).split()).partition(". ")[0][:200]  # the first sentence says what failed
         reason = f"{type(error).__name__}: {said}"
-        raise DataError(f"{name}: can't be fetched ({tried}): {reason}; {_by_hand(name)}") from None
+        raise HubUnreachable(f"{name}: can't be fetched ({tried}): {reason}; {_by_hand(name)}") from None
     if not got:
         raise DataError(f"{name}: can't be fetched ({tried}): no such file there; {_by_hand(name)}")
     return [(f"{known.repo}/{p}", path) for p, path in zip(paths, got, strict=True)]

@@ -16,7 +16,7 @@ from dapo.config.schema import Config, SourceConfig
 from dapo.data.ratings import rating
 from dapo.data.sources import AUTO, Row, read_rows
 from dapo.data.template import PromptTemplate, Wording
-from dapo.errors import DataError
+from dapo.errors import DataError, UngradableGold
 from dapo.types import Prompt
 
 # Rows' answers as text, with their other columns, and how they are judged (`Prompt.grading`) -> for each
@@ -170,7 +170,7 @@ def _graded(
         column = "" if source.answer_column == AUTO else f" (column {source.answer_column})"
         first = f"{row.where}: the answer {_shown(row.answer)}{column} can't be graded: {reason}"
         if bad_answers == "refuse" or len(bad) == len(rows):
-            raise DataError(
+            raise UngradableGold(
                 f"{first} ({len(bad)} of {len(rows)} rows are like this; mend them, or leave them out with "
                 'data.bad_answers = "drop")'
             )

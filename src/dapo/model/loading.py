@@ -9,14 +9,17 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from dapo.config.schema import ModelConfig
-from dapo.errors import ModelError
+from dapo.errors import HubUnreachable, ModelError
 from dapo.model.paths import resolve_model
+from dapo.out_of_memory import ran_out
+from dapo.spans import span
 
 
 def pick_device(config: ModelConfig) -> torch.device:
@@ -49,6 +52,7 @@ def _cpu_multiplies_bf16() -> bool:
 _LOADING = threading.Lock()  # transformers makes a model under settings of the whole process
 
 
+@span("loading")
 def load_model(config: ModelConfig, dtype: torch.dtype, device: torch.device) -> nn.Module:
     """A transformers causal LM in `dtype` on `device`, in eval mode, without gradients.
 
@@ -70,7 +74,9 @@ def load_model(config: ModelConfig, dtype: torch.dtype, device: torch.device) ->
                 attn_implementation="sdpa",
             )
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise ModelError(f"model.path = {config.path}: {_first_line(error)}") from error
+        if ran_out(error):
+            raise
+        raise _refusal(error, source)(f"model.path = {config.path}: {_first_line(error)}") from error
     module: nn.Module = model.to(device).eval().requires_grad_(False)
     return module
 
@@ -86,7 +92,12 @@ def load_tokenizer(config: ModelConfig) -> Any:
             source, revision=config.revision, trust_remote_code=config.trust_remote_code
         )
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise ModelError(f"model.path = {config.path}: no tokenizer: {_first_line(error)}") from error
+        raise _refusal(error, source)(f"model.path = {config.path}: no tokenizer: {_first_line(error)}") from error
+
+
+def _refusal(error: Exception, source: str) -> type[ModelError]:
+    """Whose fault it is: the hub's, where it was to give the model, or the model's."""
+    return HubUnreachable if isinstance(error, OSError) and not Path(source).exists() else ModelError
 
 
 def quiet_transformers() -> None:

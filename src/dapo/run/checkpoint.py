@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from dapo.config.schema import CheckpointConfig
 from dapo.difficulty import PromptRecord
-from dapo.errors import UserError
+from dapo.errors import ResumeRefused, UserError, VersionConflict
 from dapo.files import sha256, sync_directory, sync_tree
 from dapo.learner.base import SavesItself
 from dapo.run import freeze
@@ -304,7 +304,7 @@ def _is_entry(entry: Any) -> bool:
 
 
 def find(folder: Path) -> Checkpoint | None:
-    """The newest complete checkpoint; None where there is none of any kind. Raises UserError when all are broken."""
+    """The newest complete checkpoint; None where there is none of any kind. ResumeRefused: all are broken."""
     passed_over: dict[Path, str] = {}
     for path in reversed(folders(folder)):
         if reason := fault(path):
@@ -312,7 +312,7 @@ def find(folder: Path) -> Checkpoint | None:
             continue
         return replace(_read(path), broken=tuple(passed_over), passed_over=tuple(passed_over.values()))
     if passed_over:
-        raise UserError(f"{folder}: no complete checkpoint; {'; '.join(passed_over.values())}")
+        raise ResumeRefused(f"{folder}: no complete checkpoint; {'; '.join(passed_over.values())}")
     return None
 
 
@@ -355,7 +355,7 @@ def _read(path: Path) -> Checkpoint:
 
     data = read_json("state.json")
     if data.get("format") != FORMAT:
-        raise UserError(
+        raise VersionConflict(
             f"{path}: written in format {data.get('format', 1)}, and this version reads {FORMAT}; "
             "go on with the version that wrote it (the run's manifest.json names it)"
         )
