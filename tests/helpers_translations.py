@@ -1,8 +1,8 @@
 """What a page and its translation have in common, and where they differ.
 
-A translation has the page's commands, code, headings, marks, images, tables, links, keys and figures, section by section;
-words alone are its own. What stands between `<!-- only here -->` and `<!-- end -->` is for its readers alone and is not
-compared. Before each heading below the first stands the English heading's anchor, `<a id="..."></a>`.
+A translation has the page's commands, code, headings, marks, images, tables, links, keys and figures, section by
+section; words alone are its own. What stands between `<!-- only here -->` and `<!-- end -->` is for its readers alone
+and is not compared. Before each heading below the first stands the English heading's anchor, `<a id="..."></a>`.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def sections(page: str) -> list[Section]:
             now.parts.append(line)
         else:
             now.prose.append(line)
-        blank = not line.strip()
+        blank = not line.strip() or line.startswith(("<!--", "#"))  # after these too, what is indented is code
     return found
 
 
@@ -106,14 +106,15 @@ def numbers(text: str) -> Counter[str]:
 
 
 def links(text: str, path: str, pairs: dict[str, str]) -> Counter[str]:
-    """Targets, from the repository's root; a page that has a translation, by the translation. Not the link between the two."""
+    """Targets, from the repository's root, as the translation has them; without those between the two pages."""
     found = Counter[str]()
+    between = [{page, translation} for page, translation in pairs.items()]
     for target in LINK.findall(CODE.sub("x", text)):
         file, _, anchor = target.partition("#")
         if not re.match(r"[a-z]+:", target):
             file = os.path.normpath(os.path.join(os.path.dirname(path), file)) if file else path
-        if anchor or path not in (file, pairs.get(file)) and file != pairs.get(path):
-            found[f"{pairs.get(file, file)}#{anchor}"] += 1
+        if anchor or {path, file} not in between:
+            found[f"{pairs.get(file, file) if path in pairs else file}#{anchor}"] += 1
     return found
 
 
@@ -126,7 +127,9 @@ def unlike(what: str, here: Counter[str], there: Counter[str]) -> Iterator[str]:
 
 def table_faults(here: Section, there: Section) -> Iterator[str]:
     """Tables cell by cell: code and figures are the same, words may differ."""
-    if [[len(row) for row in table] for table in here.tables] != [[len(row) for row in table] for table in there.tables]:
+    if [[len(row) for row in table] for table in here.tables] != [
+        [len(row) for row in table] for table in there.tables
+    ]:
         yield "tables: other rows or columns"
         return
     for table, translated in zip(here.tables, there.tables, strict=True):
