@@ -148,6 +148,7 @@ class RemoteLearner:
         with self._lock:
             ranks, self._ranks = self._ranks, []
             self._lost = self._lost or "it was closed"
+            self.group = None
         for rank in ranks:
             self._stop(rank)
 
