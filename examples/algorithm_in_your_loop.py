@@ -1,6 +1,6 @@
 """Only `dapo.algorithm`, in a training loop of your own: the cut into micro-batches does not change the gradient.
 
-    python examples/algorithm_in_your_loop.py     # TIME
+    python examples/algorithm_in_your_loop.py  # 7 s of one core
 
 The policy is a table of logits: for each of eight prompts and each previous token, which token comes next. A
 response is right when its first token is the prompt's number; it has to learn to stop as well.
