@@ -23,7 +23,7 @@ SLOW = ("calculator_tool", "own_engine")  # over 20 s of one core
 
 def figures(pattern: str, text: str) -> list[list[float]]:
     """The numbers of each match's groups; at least one match."""
-    found = [[float(group) for group in match] for match in re.findall(pattern, text)]
+    found = [[float(group) for group in match.groups()] for match in re.finditer(pattern, text)]
     assert found, f"{pattern} is nowhere in:\n{text}"
     return found
 
