@@ -50,8 +50,8 @@ test-wheel: $(STAMP)
 	$(BIN)/python tests/check_wheel.py dist
 
 lint: $(STAMP)
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff format --check src tests benchmarks examples
 	$(BIN)/mypy
 
 recipe-docs: $(STAMP)

@@ -16,7 +16,10 @@ from typing import Any
 import pytest
 import torch
 
+from dapo.checks.weights import Handed
 from dapo.cluster import graders
+from dapo.cluster.broadcast import Broadcast
+from dapo.cluster.broadcast_group import BroadcastGroup, Sending
 from dapo.cluster.placement import Seats, Wanted
 from dapo.cluster.replies import Home
 from dapo.cluster.weights import Bucket, ObjectStore
@@ -152,6 +155,82 @@ def test_engines_take_weights_that_never_pass_here() -> None:
     found = list(engines.weight_samples() or ())
     assert [name for name, _ in found] == [name for name, _ in wanted]
     assert all(torch.equal(one, other) for (_, one), (_, other) in zip(found, wanted, strict=True))
+
+
+def broadcasting(kind: type[BroadcastGroup] = BroadcastGroup, seconds: float = 20, **more: Any) -> tuple[Any, Any]:
+    """Two engines, and a learner of one rank that broadcasts to them."""
+    engines, learner = remote_engines(plain_engine, **more), learner_of(one_rank, model(2), count=1)
+    learner.group = kind("127.0.0.1", engines.members, seconds=seconds)
+    return engines, learner
+
+
+def assert_held(engines: Any, learner: Any, version: int) -> list[Any]:
+    """After a sync all engines hold the learner's weights, of which none was fetched here. Returns what they hold."""
+    exported: Any = learner.export_weights()
+    engines.load_weights(version, Handed(exported))
+    held, samples = list(engines.weight_samples()), exported.samples()
+    assert [name for name, _ in held] == [name for name, _ in plain_engine_samples(2)] * 2
+    assert all(torch.equal(sample, samples[name]) for name, sample in held)
+    return held
+
+
+def test_engines_take_weights_by_broadcast(caplog: pytest.LogCaptureFixture) -> None:
+    """Two versions, with nothing from the store; the second has an update more."""
+    engines, learner = broadcasting()
+    engines._load = None  # what loads from the store
+    first = assert_held(engines, learner, 1)
+    learner.update(ready(torch_learner(model(2))), 1e-2)
+    second = assert_held(engines, learner, 2)
+    assert any(not torch.equal(one, other) for (_, one), (_, other) in zip(first, second, strict=True))
+    assert "broadcast" not in caplog.text
+    assert learner.group._generation == 1
+
+
+class Fatal(Broadcast):
+    """Ends the engine's process once it has a weight."""
+
+    def receive(self, parts: Any) -> Any:
+        """See WeightTransport."""
+        yield next(super().receive(parts))
+        os._exit(9)
+
+
+class Dying(BroadcastGroup):
+    """Engine 1 dies in the first broadcast."""
+
+    def begin(self, plain: ObjectStore) -> Sending:
+        """See BroadcastGroup."""
+        sending = super().begin(plain)
+        if self._generation > 1:
+            return sending
+        actor, own = sending.receivers[1]
+        return replace(sending, receivers={**sending.receivers, 1: (actor, Fatal(own._meeting, own._number))})
+
+
+def test_an_engine_that_dies_in_a_broadcast_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
+    """Both hold the version all the same, and the next one goes by a group of both."""
+    engines, learner = broadcasting(Dying, restarts=1)
+    start = time.monotonic()
+    assert_held(engines, learner, 1)
+    assert "engine 1 died" in caplog.text
+    while engines._seats[1].begun:
+        engines._take_begun(engines._seats[1])
+    caplog.clear()
+    assert_held(engines, learner, 2)
+    assert (learner.group._generation, learner.group._sound) == (2, True)
+    assert "broadcast" not in caplog.text
+    assert time.monotonic() - start < 240
+
+
+def test_a_broadcast_that_no_engine_hears_can_be_read_here() -> None:
+    """Whoever iterates gets the weights of then, once the learner has waited; the next version is broadcast again."""
+    engines, learner = broadcasting(seconds=5)
+    exported = learner.export_weights()
+    learner.update(ready(torch_learner(model(2))), 1e-2)
+    assert same({name: weight.clone() for name, weight in exported}, weights(torch_learner(model(2))))
+    learner.group._seconds = 20.0
+    assert_held(engines, learner, 1)
+    assert (learner.group._generation, learner.group._sound) == (2, True)
 
 
 def plain_engine_samples(seed: int) -> Any:

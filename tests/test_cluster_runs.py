@@ -107,6 +107,22 @@ def test_two_ranks_differ_by_rounding() -> None:
     assert helpers.largest_difference(found, wanted) < 1e-3
 
 
+BROADCAST = (*RAY, "cluster.weights=broadcast")
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_broadcast_carries_the_same_weights(tmp_path: Path, ranks: int) -> None:
+    """To two engines, from the only rank or the first of two: every token, metric and weight is the same."""
+    local_ray()
+    other = local_run() if ranks == 1 else sharded_run()
+    run = undisturbed(tmp_path, *BROADCAST, f"cluster.learner_ranks={ranks}")
+    assert rollouts(run) == rollouts(other)
+    assert helpers.comparable(helpers.metrics(run)) == helpers.comparable(helpers.metrics(other))
+    assert helpers.largest_difference(helpers.weights_at(run, STEPS), helpers.weights_at(other, STEPS)) == 0
+    assert not (run / "checks.jsonl").exists()
+    assert "object store" not in (run / "log.txt").read_text()
+
+
 AHEAD = ("pipeline.max_staleness=1", "algorithm.importance_cap=2")
 
 
@@ -117,6 +133,47 @@ def test_a_step_ahead_on_the_cluster_is_a_step_ahead_here(tmp_path: Path) -> Non
     there = helpers.train(tmp_path / "there", f"train.num_steps={STEPS}", *AHEAD, *RAY)
     assert rollouts(there) == rollouts(here)
     assert helpers.comparable(helpers.metrics(there)) == helpers.comparable(helpers.metrics(here))
+    assert helpers.largest_difference(helpers.weights_at(there, STEPS), helpers.weights_at(here, STEPS)) == 0
+
+
+KILLS = """
+import os
+from pathlib import Path
+
+from dapo.algorithm import dapo_objective
+
+def kills(inputs):
+    if Path({checkpoint!r}).is_dir() and not Path({marker!r}).exists():
+        Path({marker!r}).touch()
+        engines = []
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            words = stat.read_text().rpartition(")")[2].split()
+            if int(words[1]) == os.getppid() and b"EngineActor" in stat.with_name("cmdline").read_bytes():
+                engines.append((int(words[19]), int(stat.parent.name)))
+        os.kill(max(engines)[1], 9)
+    return dapo_objective(inputs, clip_low=0.2, clip_high=0.28)
+"""  # the engine of our own cluster that started last
+
+
+@pytest.mark.parametrize("more", [(), AHEAD], ids=["taking turns", "a step ahead"])
+def test_an_engine_killed_in_an_update_under_broadcast(tmp_path: Path, more: tuple[str, ...]) -> None:
+    """It is replaced, with the version of then, and the run goes on to the figures of one in which nothing died."""
+    local_ray()
+    runs = []
+    for name, where in (("here", ()), ("there", BROADCAST)):
+        folder = tmp_path / name
+        folder.mkdir()
+        marker, checkpoint = folder / "killed", folder / "run" / "checkpoints" / "step_000001"
+        (folder / "objective.py").write_text(KILLS.format(marker=str(marker), checkpoint=str(checkpoint)))
+        if not where:
+            marker.touch()
+        own = (f"train.num_steps={STEPS}", "checkpoint.every=1", f"algorithm.objective={folder / 'objective.py'}:kills")
+        runs.append(helpers.train(folder, *own, *more, *where))
+        assert marker.exists()
+    here, there = runs
+    assert (there / "log.txt").read_text().count("it is replaced") == 1
+    assert rollouts(there) == rollouts(here)
+    assert farthest(there, here, left_out=("sampling/engine_failures", "total/engine_failures")) == ("", 0.0)
     assert helpers.largest_difference(helpers.weights_at(there, STEPS), helpers.weights_at(here, STEPS)) == 0
 
 

@@ -25,6 +25,7 @@ from dapo.rollout.vllm_engine import VllmEngine
 from dapo.types import Finish, FinishedDraw, Prompt, Response
 from helpers_cluster import close_open, remote_engines
 from helpers_engine import Responses, collect, ids, params
+from helpers_examples import calculator_engine, plain_engine
 from tiny import EOS_ID, model, prompt
 
 
@@ -66,6 +67,8 @@ ENGINES: dict[str, Callable[[], RolloutEngine]] = {
     "scripted-shortest": lambda: scripted("shortest"),
     "scripted-random": random_order,
     "torch": torch_engine,
+    "example-plain": plain_engine,
+    "example-calculator": calculator_engine,
     "ray": lambda: remote_engines(torch_engine),
 }
 if importlib.util.find_spec("vllm") is not None:  # `make test-vllm`

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from dapo.cluster.broadcast import BroadcastLost
+from dapo.cluster.broadcast_group import Underway
 from dapo.cluster.engine_actor import Job, Turn
 from dapo.cluster.replies import Died, receive
 from dapo.cluster.session import need_ray
@@ -161,18 +163,37 @@ class RemoteEngines:
     def load_weights(
         self, version: int, tensors: Iterable[tuple[str, Tensor]], *, recompute: bool | None = None
     ) -> None:
-        """See RolloutEngine. All engines have the version when this returns."""
+        """See RolloutEngine. All engines have the version when this returns.
+
+        Engines that a broadcast reaches listen before anything waits for the learner, which waits for them.
+        """
         ray = need_ray()
         source = getattr(tensors, "source", tensors)
+        listening = self._listen(version, source, recompute) if isinstance(source, Underway) else {}
         parts = source.parts if isinstance(source, Published) else [ray.put(p) for p in self.transport.send(tensors)]
         self._newest = version, tuple(parts)
-        calls = [(seat, seat.actor, self._load(seat.actor, recompute)) for seat in self._seats]
+        calls = [
+            (seat, seat.actor, listening.get(seat.number) or self._load(seat.actor, recompute)) for seat in self._seats
+        ]
+        failed = 0
         for seat, actor, call in calls:
             try:
-                receive(call, seat.name)
+                try:
+                    receive(call, seat.name)
+                except BroadcastLost as error:
+                    failed += 1
+                    logger.warning("%s: %s; it takes the weights from the object store", seat.name, error)
+                    receive(self._load(actor, recompute), seat.name)
             except Died as error:
+                failed += 1
                 if seat.actor is actor:
                     self._replace(seat, error)
+        if isinstance(source, Underway) and not failed:
+            source.sending.confirm()
+
+    def members(self) -> Mapping[int, Any]:
+        """Actors, by their numbers, of the engines that stand: a replacement does once it is built."""
+        return {seat.number: seat.actor for seat in self._seats if not seat.begun}
 
     def weight_samples(self) -> Iterable[tuple[str, Tensor]] | None:
         """See RolloutEngine: of every engine, one after the other."""
@@ -265,6 +286,15 @@ class RemoteEngines:
         return lost
 
     # --- death ------------------------------------------------------------------------------------
+
+    def _listen(self, version: int, source: Underway, recompute: bool | None) -> dict[int, Any]:
+        """Calls of the engines that take part in a broadcast, by number."""
+        receivers = source.sending.receivers
+        return {
+            number: actor.load_weights.remote(version, [], transport, recompute)
+            for number, (actor, transport) in receivers.items()
+            if self._seats[number].actor is actor
+        }
 
     def _load(self, actor: Any, recompute: bool | None = None) -> Any:
         assert self._newest is not None

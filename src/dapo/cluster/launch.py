@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from dapo.cluster.broadcast_group import BroadcastGroup
 from dapo.cluster.engine_actor import EngineActor
 from dapo.cluster.engines import RemoteEngines
 from dapo.cluster.graders import GraderActor, RemoteScores, ScoredAhead
@@ -13,7 +14,7 @@ from dapo.cluster.makers import Factories, Facts, make_engine, make_rank
 from dapo.cluster.placement import Seats, Wanted, check_here, check_room, release, reserve, wanted
 from dapo.cluster.rank import RankActor
 from dapo.cluster.replies import Home
-from dapo.cluster.session import Session
+from dapo.cluster.session import Session, need_ray
 from dapo.cluster.weights import ObjectStore
 from dapo.config.schema import Config
 from dapo.errors import LearnerLost, UserError
@@ -34,6 +35,7 @@ class Cluster:
 
     def __init__(self, session: Session, config: Config, factories: Factories, *, judged: bool) -> None:
         own, home, self._session = config.cluster, Home.here(), session
+        self._broadcasts = own.weights == "broadcast"
         nodes = session.nodes()
         self._nodes, self._parts = len(nodes), wanted(config, gpus=any(node.get("GPU") for node in nodes))
         check_room(list(self._parts.values()), nodes)
@@ -67,6 +69,10 @@ class Cluster:
             raise UserError(f"{error.message}; it died while it was started: is its memory enough?") from error
         self.engines.ready()
         self.learner.transport = self.engines.transport = ObjectStore(self.facts.dtype)  # no wider than engines use
+        if self._broadcasts:
+            gpus = self.facts.device == "cuda" and all(self._parts[side].gpus for side in ("learner", "engine"))
+            host = "127.0.0.1" if self._nodes == 1 else need_ray().util.get_node_ip_address()
+            self.learner.group = BroadcastGroup(host, self.engines.members, gpus=gpus)
         note = f"; {self.facts.note}" if self.facts.note else ""
         return described(self._parts, self._nodes, own=self._session.own) + note
 

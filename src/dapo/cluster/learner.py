@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dapo.cluster.broadcast_group import BroadcastGroup, Underway
 from dapo.cluster.rank import Made, Place
 from dapo.cluster.replies import Died, cause_of, reason_of, receive
 from dapo.cluster.session import need_ray
-from dapo.cluster.weights import Published, WeightTransport
+from dapo.cluster.weights import ObjectStore, Published
 from dapo.errors import LearnerLost
 from dapo.learner.base import Trace
 from dapo.types import Batch
@@ -38,6 +39,9 @@ class RemoteLearner:
         transport: of weights.
         stop: ends an actor.
 
+    Attributes:
+        group: by which weights are broadcast too; None: they go by the transport alone.
+
     The ranks begin at once; `ready` waits for them.
     """
 
@@ -46,11 +50,12 @@ class RemoteLearner:
         ranks: Sequence[Any],
         make: Callable[[Place], Made],
         *,
-        transport: WeightTransport,
+        transport: ObjectStore,
         stop: Callable[[Any], None],
     ) -> None:
         self._ranks, self._stop = list(ranks), stop
         self.transport = transport
+        self.group: BroadcastGroup | None = None
         self._lost: str | None = None
         self._lock = threading.Lock()
         size, ray = len(self._ranks), need_ray()
@@ -89,20 +94,18 @@ class RemoteLearner:
         return metrics  # type: ignore[no-any-return]
 
     def export_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """See Learner. What is returned is a `Published`: the weights of now, in the object store."""
+        """See Learner. What is returned is a `Published`: the weights of now, in the object store.
+
+        With a group the ranks have begun when this returns, and wait for the engines: the weights are `Underway`.
+        """
         self._refuse_lost()
-        ray = need_ray()
-        streams = [rank.export.options(num_returns="streaming").remote(self.transport) for rank in self._ranks]
-        try:
-            refs, *_ = [list(stream) for stream in streams]
-            *parts, samples = refs
-            ray.wait(refs, num_returns=len(refs), fetch_local=False)
-            ray.get(samples)  # an exception would stand in the last one
-        except ray.exceptions.RayTaskError as error:
-            raise self._lose(0, f"weights could not be exported: {cause_of(error)}") from None
-        except ray.exceptions.RayError as error:
-            raise self._lose(0, reason_of(error)) from None
-        return Published(parts, samples, ray.get, self.transport)  # type: ignore[return-value]
+        sending = None if self.group is None else self.group.begin(self.transport)
+        transport = self.transport if sending is None else sending.sender
+        streams = [rank.export.options(num_returns="streaming").remote(transport) for rank in self._ranks]
+        fetch = need_ray().get
+        if sending is not None:
+            return Underway(sending, lambda: self._exported(streams), fetch, self.transport)  # type: ignore[return-value]
+        return Published(*self._exported(streams), fetch, self.transport)  # type: ignore[return-value]
 
     def parameters(self) -> Iterator[tuple[str, Tensor, bool]]:
         """See Learner. Fetches every weight; `parameter_samples` is what checks need."""
@@ -145,10 +148,25 @@ class RemoteLearner:
         with self._lock:
             ranks, self._ranks = self._ranks, []
             self._lost = self._lost or "it was closed"
+            self.group = None
         for rank in ranks:
             self._stop(rank)
 
     # --- how it works -----------------------------------------------------------------------------
+
+    def _exported(self, streams: Sequence[Any]) -> tuple[list[Any], Any]:
+        """References to the parts of an export, and to its samples; waits for the ranks."""
+        ray = need_ray()
+        try:
+            refs, *_ = [list(stream) for stream in streams]
+            *parts, samples = refs
+            ray.wait(refs, num_returns=len(refs), fetch_local=False)
+            ray.get(samples)  # an exception would stand in the last one
+        except ray.exceptions.RayTaskError as error:
+            raise self._lose(0, f"weights could not be exported: {cause_of(error)}") from None
+        except ray.exceptions.RayError as error:
+            raise self._lose(0, reason_of(error)) from None
+        return parts, samples
 
     def _call(self, name: str, *arguments: Any, **more: Any) -> Any:
         return self._gather(self._each("call", name, *arguments, **more))

@@ -2,7 +2,7 @@
 
 The learner's first rank packs a version into buckets, which Ray's object store carries to each node once.
 The driver holds references. Each bucket brings a fingerprint of what was packed, and an engine that finds
-another one refuses it.
+another one refuses it. `dapo.cluster.broadcast` is the other way to the engines.
 """
 
 from __future__ import annotations
@@ -63,8 +63,7 @@ def fingerprint(entries: Sequence[Entry], data: NDArray[np.uint8]) -> str:
 class WeightTransport(Protocol):
     """How a version's weights get from the learner's first rank to an engine.
 
-    Built: `ObjectStore`. A broadcast over NCCL, or CUDA's memory handles between processes of one node, would be
-    another one of these: its parts would be tickets without data, and `receive` would take part in the broadcast.
+    Built: `ObjectStore`, and `broadcast.Broadcast`, whose `receive` takes part in a broadcast and needs no parts.
     """
 
     def send(self, weights: Named) -> Iterator[Any]:
@@ -83,7 +82,7 @@ class ObjectStore:
     """
 
     def __init__(self, dtype: str | None = None, bucket_bytes: int = BUCKET_BYTES) -> None:
-        self._dtype, self._limit = dtype, bucket_bytes
+        self.dtype, self.bucket_bytes = dtype, bucket_bytes
 
     def send(self, weights: Named) -> Iterator[Bucket]:
         """See WeightTransport."""
@@ -91,11 +90,11 @@ class ObjectStore:
         size = 0
         for name, weight in weights:
             tensor = weight.detach()
-            if self._dtype is not None and tensor.is_floating_point():
-                tensor = tensor.to(getattr(torch, self._dtype))
+            if self.dtype is not None and tensor.is_floating_point():
+                tensor = tensor.to(getattr(torch, self.dtype))
             waiting.append((name, tensor.to("cpu").contiguous()))
             size += tensor.numel() * tensor.element_size()
-            if size >= self._limit:
+            if size >= self.bucket_bytes:
                 yield _packed(waiting)
                 waiting, size = [], 0
         if waiting:
@@ -104,12 +103,18 @@ class ObjectStore:
     def receive(self, parts: Iterable[Bucket]) -> Iterator[tuple[str, Tensor]]:
         """See WeightTransport. The tensors share the store's memory: they are to be read, not written."""
         for number, bucket in enumerate(parts):
-            found = fingerprint(bucket.entries, bucket.data)
-            if found != bucket.fingerprint:
-                raise EngineError(
-                    f"weights: part {number} arrived with the fingerprint {found}, and {bucket.fingerprint} was sent"
-                )
-            yield from _unpacked(bucket)
+            check(number, bucket.entries, bucket.data, bucket.fingerprint)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the store's memory is read-only, and nobody writes to it
+                whole = torch.from_numpy(bucket.data)
+            yield from unpacked(bucket.entries, whole)
+
+
+def check(number: int, entries: Sequence[Entry], data: NDArray[np.uint8], sent: str) -> None:
+    """Raises EngineError when part `number` has another fingerprint than was sent."""
+    found = fingerprint(entries, data)
+    if found != sent:
+        raise EngineError(f"weights: part {number} arrived with the fingerprint {found}, and {sent} was sent")
 
 
 def _packed(weights: Sequence[tuple[str, Tensor]]) -> Bucket:
@@ -124,15 +129,13 @@ def _packed(weights: Sequence[tuple[str, Tensor]]) -> Bucket:
     return Bucket(tuple(entries), data, fingerprint(entries, data))
 
 
-def _unpacked(bucket: Bucket) -> Iterator[tuple[str, Tensor]]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the store's memory is read-only, and nobody writes to it
-        whole = torch.from_numpy(bucket.data)
-    for entry in bucket.entries:
+def unpacked(entries: Sequence[Entry], whole: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Names and tensors in a bucket's bytes, whose memory they share."""
+    for entry in entries:
         dtype: torch.dtype = getattr(torch, entry.dtype)
         count = int(np.prod(entry.shape, dtype=np.int64))
         raw = whole[entry.start : entry.start + count * dtype.itemsize]
-        yield entry.name, (raw.view(dtype) if count else torch.empty(0, dtype=dtype)).reshape(entry.shape)
+        yield entry.name, (raw.view(dtype) if count else raw.new_empty(0, dtype=dtype)).reshape(entry.shape)
 
 
 class Published:
@@ -150,16 +153,25 @@ class Published:
     def __init__(
         self, parts: Sequence[Any], samples: Any, fetch: Callable[[Any], Any], transport: WeightTransport
     ) -> None:
-        self.parts = tuple(parts)
-        self._samples, self._fetch, self._transport = samples, fetch, transport
+        self._found = tuple(parts), samples
+        self._fetch, self._transport = fetch, transport
+
+    def found(self) -> tuple[tuple[Any, ...], Any]:
+        """References to the parts and to the samples."""
+        return self._found
+
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        """References to what the transport sent."""
+        return self.found()[0]
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
-        return self._transport.receive(self._fetch(part) for part in self.parts)
+        yield from self._transport.receive(self._fetch(part) for part in self.parts)
 
     def samples(self) -> Mapping[str, Tensor]:
         """Of all weights, as the learner holds them."""
-        found: Mapping[str, Tensor] = self._fetch(self._samples)
-        return found
+        samples: Mapping[str, Tensor] = self._fetch(self.found()[1])
+        return samples
 
 
 def sampled(weights: Named, into: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:

@@ -33,6 +33,13 @@ def _cluster(config: Config) -> Iterator[str]:
             f'learner.kind = "{config.learner.kind}" runs in one process, and cluster.learner_ranks = '
             f"{cluster.learner_ranks}; leave one of them out"
         )
+    if cluster.weights == "broadcast" and cluster.kind != "ray":
+        yield 'cluster.weights = "broadcast" needs cluster.kind = "ray"'
+    elif cluster.weights == "broadcast" and config.engine.kind != "torch":
+        yield (
+            f'cluster.weights = "broadcast" reaches engines of engine.kind = "torch" alone, and it is '
+            f'"{config.engine.kind}"; leave it out'
+        )
     if config.engine.kind == "vllm" and config.learner.kind == "fsdp":
         yield (
             'engine.kind = "vllm" and learner.kind = "fsdp" would share a process, and each needs the process group to '

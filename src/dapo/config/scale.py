@@ -53,6 +53,10 @@ class ClusterConfig(Section):
     (`dapo plan`), not run: tensor parallel engines are not built."""
     gpus_per_rank: NullableInt = None
     """ray: GPUs of each learner rank; "off": 1 where the cluster has any, else 0."""
+    weights: Literal["object_store", "broadcast"] = "object_store"
+    """ray: how new weights reach the engines. object_store: Ray's, which carries them to each node once. broadcast:
+    torch.distributed sends them to all engines (gloo, between GPUs NCCL), and the object store keeps them for engines
+    that are replaced."""
     engine_restarts: Int = Field(default=3, ge=0)
     """How often dead engines are replaced, in all, before the run stops. Their draws are run again."""
     learner_restarts: Int = Field(default=1, ge=0)
