@@ -109,7 +109,7 @@ PREFIXES = {metric.name.split("/")[0] for metric in metrics()}
 
 GUIDES = (
     "troubleshooting glossary own-data own-reward own-model one-gpu eight-gpus offline quickstart export library "
-    "migrating"
+    "migrating zh-CN/troubleshooting zh-CN/glossary zh-CN/quickstart"
 )
 
 

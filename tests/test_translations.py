@@ -116,6 +116,13 @@ def test_readers_in_china_find_what_they_need_first(page: str) -> None:
     assert "://" not in part[0]
 
 
+@pytest.mark.parametrize("page", PAIRS.values())
+def test_nothing_runs_in_what_a_translation_has_alone(page: str) -> None:
+    """Commands of translations are not run again, so these would not be run at all."""
+    own = "\n".join(OWN.findall(text(page)))
+    assert [block.text for block in read(own)[0] if block.executes] == []
+
+
 # --- the checker -----------------------------------------------------------------------------------------
 
 PAIR = ("docs/page.md", "docs/zh-CN/page.md")
