@@ -13,18 +13,15 @@ is a call by chance, and training finds out that it pays.
 # 0, and the next turn goes on behind it. A poll takes one draw to its end, all of its responses side by side.
 
 # %%
-import json
 import re
 from dataclasses import replace
 from math import prod
 
 import numpy as np
-import zstandard
 
 import dapo
-from dapo.engines import max_tokens
+from dapo.engines import make_engine
 from dapo.errors import EngineError
-from dapo.rollout.torch_engine import TorchEngine
 from dapo.types import Finish, FinishedDraw, Response
 
 MOST = 64  # responses of a draw, turns of a response
@@ -99,8 +96,7 @@ class WithCalculator:
 # %%
 def with_calculator(config, model, policy):
     """What dapo calls once the model is loaded."""
-    arguments = {"eos_ids": policy.eos_ids, "slots": config.engine.slots, "max_tokens": max_tokens(config)}
-    return WithCalculator(TorchEngine(model, decode=policy.decode, **arguments), policy)
+    return WithCalculator(make_engine(config, model, policy), policy)
 
 
 run = dapo.train(
@@ -120,8 +116,6 @@ for line in run.metrics:
 # A run keeps some responses of its updates token by token. A token outside the loss has no ratio.
 
 # %%
-with zstandard.open(run.path / "tokens" / "step_000006.jsonl.zst", "rt") as lines:
-    rows = [json.loads(line) for line in lines]
-row = next(row for row in rows if "=" in row["tokens"][:-2])
+row = next(row for row in run.tokens(6) if "=" in row["tokens"][:-2])
 for token, logprob, ratio in zip(row["tokens"], row["logprobs"], row["ratios"], strict=True):
     print(f"{token!r:5} log-prob {logprob:7.4f}  {'not in the loss' if ratio is None else f'ratio {ratio:.4f}'}")

@@ -56,6 +56,7 @@ SIGNATURES = {
     "Trainer.export": "self, path, *, dtype='float32'",
     "Run": "path",
     "Run.rollouts": "self, step",
+    "Run.tokens": "self, step",
     "Run.export": "self, path, *, step=None, dtype='float32'",
     "Run.report": "self, path=None, *, rollouts_mb=12.0",
     "evaluate": "model, prompts, *, k, reward=None, settings=None",
@@ -428,15 +429,12 @@ def test_an_engine_and_a_learner_of_ones_own(tmp_path: Path) -> None:
 
     def my_engine(config: dapo.Config, model: Any, policy: Any) -> Any:
         made.append("engine")
-        return make_engine(
-            config.model_copy(update={"engine": config.engine.model_copy(update={"kind": "torch"})}), model, policy
-        )
+        return make_engine(config, model, policy)
 
     class MyLearner:
         def __new__(cls, config: dapo.Config, model: Any, reference: Any) -> Any:
             made.append("learner")
-            plain = config.model_copy(update={"learner": config.learner.model_copy(update={"kind": "torch"})})
-            return make_learner(plain, model, reference, torch.float32)
+            return make_learner(config, model, reference, torch.float32)
 
     with trainer(tmp_path / "own", engine=my_engine, learner=MyLearner) as one:
         list(one)
@@ -541,6 +539,7 @@ def test_a_run_on_disk(tmp_path: Path) -> None:
     assert run.config.train.num_steps == 2
     assert [row["step"] for row in run.metrics] == [0, 1, 2]
     assert len(run.rollouts(2)) >= 16
+    assert {row["step"] for row in run.tokens(2)} == {2}
     assert run.report().read_text(encoding="utf-8").startswith("<!doctype html>")
     assert run.report(tmp_path / "page.html") == tmp_path / "page.html"
     assert run.export(tmp_path / "model", step=2, dtype="bfloat16") == tmp_path / "model"

@@ -177,9 +177,10 @@ def start_here(config: Config, tokenizer: Any, scorers: Scorers, given: Given = 
     dtype = pick_dtype(config.model, device)
     reference = load_reference(config)
     starting = manifest.Starting.of(learner_model)
-    engine = (given.engine or make_engine)(config, engine_model, policy)
+    plain = given.without_parts(config)
+    engine = (given.engine or make_engine)(plain, engine_model, policy)
     if given.learner is not None:
-        learner = given.learner(config, learner_model, reference)
+        learner = given.learner(plain, learner_model, reference)
     else:
         learner = make_learner(config, learner_model, reference, dtype, given.functions)
     return Started(

@@ -48,6 +48,12 @@ class Given:
                 "name a function FILE.py:NAME, and an engine or learner by an entry point"
             )
 
+    def without_parts(self, config: Config) -> Config:
+        """What a factory is given: the built-in parts in place of its own, so that it can make and wrap them."""
+        engine = config.engine if self.engine is None else config.engine.model_copy(update={"kind": "torch"})
+        learner = config.learner if self.learner is None else config.learner.model_copy(update={"kind": "torch"})
+        return config.model_copy(update={"engine": engine, "learner": learner})
+
     def code(self, name: str) -> bytes | None:
         """The source text of a function of this name, as far as Python knows it; None where none was handed over."""
         if name not in self.functions:

@@ -59,6 +59,13 @@ class Run:
         """
         return self._directory.rollouts(step)
 
+    def tokens(self, step: int) -> list[dict[str, Any]]:
+        """Some responses of a step token by token (log.token_rows): ids, texts, log-probs, ratios, clipping.
+
+        Raises UserError where the step wrote none.
+        """
+        return self._directory.rollouts(step, "tokens")
+
     def export(self, path: str | Path, *, step: int | str | None = None, dtype: str = "float32") -> Path:
         """Writes a checkpoint's model as a plain Hugging Face folder; returns the folder.
 
