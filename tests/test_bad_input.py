@@ -169,6 +169,10 @@ MISTAKES: dict[str, Mistake] = {
     "missing_file": Mistake(
         ["{bench}/data.jsonl", "no such file", "data.source"], spoil=lambda bench: (bench / "data.jsonl").unlink()
     ),
+    "a_hub_to_train_from": Mistake(
+        ["data.source = modelscope:OWNER/NAME", "dapo data prepare modelscope:OWNER/NAME -o"],
+        ("data.source=modelscope:OWNER/NAME",),
+    ),
     "missing_column": Mistake(["data.jsonl, row 2", "answer", "data.answer_column"], spoil=rows(GOOD, {"prompt": "x"})),
     "missing_prompt_column": Mistake(
         ["data.jsonl, row 1", "question", "data.prompt_column"], ("data.prompt_column=question",)

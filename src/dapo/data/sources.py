@@ -52,6 +52,11 @@ def read_rows(source: SourceConfig, data_dir: str | None = None) -> Iterator[Row
         own = {"prompt_column": "problem", "answer_column": "answer"}
         named_so = {name: column for name, column in own.items() if getattr(source, name) == AUTO}
         rows = _table(source.model_copy(update=named_so), read_file(Path(source.source)))
+    elif source.source.startswith(("hf:", "modelscope:")):
+        raise DataError(
+            f"data.source = {source.source}: a hub is for dapo data prepare {source.source} -o data/NAME; then "
+            "data.source = data/NAME"
+        )
     elif source.source.endswith(FILE_ENDINGS):
         rows = _table(source, read_file(Path(source.source)))
     elif "/" in source.source and not Path(source.source).suffix and not Path(source.source).exists():

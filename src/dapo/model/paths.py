@@ -35,6 +35,11 @@ def resolve_model(path: str) -> str:
         if path != "random:tiny":
             raise ModelError(f'model.path = {path}: the one random model is "random:tiny"')
         return str(random_folder())
+    if path.startswith(("modelscope:", "hf:", "https:", "http:")):
+        raise ModelError(
+            f"model.path = {path}: use a Hugging Face id without a prefix, or a local folder; what lies elsewhere is "
+            "fetched by that hub's own tool first (docs/offline.md)"
+        )
     if path.startswith("pkg:"):
         path = str(package_file(path))
     if path.endswith(".gguf"):
