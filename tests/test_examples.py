@@ -18,7 +18,7 @@ import pytest
 from helpers_examples import EXAMPLES, NAMES, defined, notebook
 
 SECRET = "DAPO_TEST_SECRET"
-SLOW = ("calculator_tool", "own_engine")  # over 20 s of one core
+SLOW = ("calculator_tool", "code_with_tests", "own_engine", "own_objective", "trl_grader")  # two show that scripts run
 
 
 def figures(pattern: str, text: str) -> list[list[float]]:
