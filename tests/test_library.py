@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import os
 import signal
@@ -11,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from dapo import build
 from dapo.algorithm import dapo_objective
 from dapo.engines import make_engine
 from dapo.errors import OutOfMemory, OutOfMemoryLoading
+from dapo.given import given_parts
 from dapo.learners import make_learner
 from dapo.run import notebook
 from dapo.run.signals import StopRequest, interrupt
@@ -467,6 +469,39 @@ def test_another_text_of_a_function_is_told(tmp_path: Path, capsys: pytest.Captu
     with dapo.Trainer.resume(one.run, reward=edited) as resumed:
         next(iter(resumed))
     assert "are not what they were" in capsys.readouterr().err
+
+
+class Counting:
+    """A reward that is an object."""
+
+    def __call__(self, completions: Sequence[Any], **columns: Any) -> list[float]:
+        return [float(len(completions))] * len(completions)
+
+    method = __call__
+
+
+@pytest.mark.parametrize(
+    ("part", "held"),
+    [
+        (vowels, "def vowels"),
+        (functools.partial(functools.partial(vowels, columns=1), more=2), "def vowels"),
+        (Counting(), "class Counting"),
+        (Counting().method, "def __call__"),
+        (Counting, "class Counting"),
+        (max, ""),
+        (FunctionType(vowels.__code__.replace(co_filename="<nowhere>"), {}), ""),
+    ],
+    ids=["function", "partial", "object", "method", "class", "builtin", "no source"],
+)
+def test_the_text_of_what_is_handed_over(part: Any, held: str) -> None:
+    """So that another one is told on a resume; nothing where Python knows none."""
+    given = given_parts(reward=part)
+    (name,) = given.functions
+    text = given.code(name)
+    assert text is not None
+    assert held in text.decode()
+    assert bool(text) is bool(held)
+    assert given.code("given:other") is None
 
 
 def test_prompts_as_rows(tmp_path: Path) -> None:
