@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import os
 import signal
@@ -11,15 +12,18 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 import dapo
+from dapo import build
 from dapo.algorithm import dapo_objective
 from dapo.engines import make_engine
+from dapo.errors import OutOfMemory, OutOfMemoryLoading
+from dapo.given import given_parts
 from dapo.learners import make_learner
 from dapo.run import notebook
 from dapo.run.signals import StopRequest, interrupt
@@ -287,6 +291,99 @@ def test_save_evaluate_and_export_between_steps(tmp_path: Path) -> None:
     same_runs(whole, one.run.path, 2)
 
 
+@pytest.mark.parametrize("resumed", [False, True], ids=["new", "resumed"])
+def test_a_second_block_goes_on(tmp_path: Path, resumed: bool) -> None:
+    """From where the first one ended; what is evaluated in it is the policy of that step."""
+    words = ("train.num_steps=4", "checkpoint.every=100", "train.learning_rate=1e-2")
+    one = trainer(tmp_path / "again", *words)
+    if resumed:
+        with one:
+            next(iter(one))
+        one = dapo.Trainer.resume(one.run, quiet=True)
+    with one:
+        steps = iter(one)
+        while one.step < 3:
+            next(steps)
+        before = one.evaluate()
+        with pytest.raises(dapo.UserError, match="open already"):
+            one.__enter__()
+    with one:
+        assert one.step == 3
+        assert one.evaluate().rows == before.rows
+        assert [report.step for report in one] == [4]
+    same_runs(train(tmp_path / "whole", *words), one.run.path, 4)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_nothing_goes_on_in_the_middle_of_a_step(tmp_path: Path, times: int) -> None:
+    """After Ctrl-C between two updates (1), or at once (2): the weights are not those of any step."""
+    words = ("train.num_steps=3", "checkpoint.every=100")
+    with trainer(tmp_path / "one", *words) as one:
+        steps = iter(one)
+        next(steps)
+        learner = one._needed().learner
+        update = learner.update
+
+        def interrupted(*arguments: Any, **named: Any) -> Any:
+            learner.update = update  # type: ignore[method-assign]
+            done = update(*arguments, **named)
+            for _ in range(times):
+                signal.raise_signal(signal.SIGINT)
+            return done
+
+        learner.update = interrupted  # type: ignore[method-assign]
+        with pytest.raises(dapo.Stopped if times == 1 else KeyboardInterrupt):
+            next(steps)
+        for use in (lambda: list(one), one.evaluate, one.save, lambda: one.export(tmp_path / "model")):
+            with pytest.raises(dapo.UserError, match=r"middle of a step.*dapo\.Trainer\.resume"):
+                use()
+    with dapo.Trainer.resume(one.run, quiet=True) if one.run.metrics[-1]["step"] else one as again:
+        list(again)
+    same_runs(train(tmp_path / "whole", *words), one.run.path, 3)
+
+
+def test_a_part_cannot_use_the_trainer_that_calls_it(tmp_path: Path) -> None:
+    """An evaluation within a step would call the reward that asked for it, without end."""
+    told: list[str] = []
+
+    def curious(completions: Sequence[Any], **columns: Any) -> list[float]:
+        for use in (one.evaluate, one.save, lambda: list(one)):
+            with pytest.raises(dapo.UserError) as caught:
+                use()
+            told.append(caught.value.message)
+        return [0.0] * len(completions)
+
+    with trainer(tmp_path, "train.num_steps=1", "eval.data=[]", reward=["grader", curious]) as one:
+        list(one)
+    assert len(told) >= 3
+    assert all("a step is being made" in message for message in told)
+
+
+@pytest.mark.parametrize("where", ["load", "trainer", "evaluate"])
+def test_memory_that_runs_out_is_told_in_one_line(tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of torch and of Python, as the command tells it."""
+
+    def full(*arguments: Any, **named: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    one = trainer(tmp_path)
+    if where == "load":
+        monkeypatch.setattr(build, "load_model", full)
+        with pytest.raises(OutOfMemoryLoading, match="while the model was loaded"):
+            one.__enter__()
+        assert not (tmp_path / "run").exists()
+    elif where == "trainer":
+        with one:
+            monkeypatch.setattr(one._needed().engine, "submit", full)
+            with pytest.raises(OutOfMemory, match="in an evaluation"):
+                one.evaluate()
+    else:
+        run = train(tmp_path / "run")
+        monkeypatch.setattr(build, "load_model", full)
+        with pytest.raises(OutOfMemoryLoading, match="while the model was loaded"):
+            dapo.evaluate(run, problems(2), k=1)
+
+
 def test_a_trainer_that_is_not_open_says_so(tmp_path: Path) -> None:
     """Outside its block, before and after."""
     one = trainer(tmp_path)
@@ -374,6 +471,39 @@ def test_another_text_of_a_function_is_told(tmp_path: Path, capsys: pytest.Captu
     assert "are not what they were" in capsys.readouterr().err
 
 
+class Counting:
+    """A reward that is an object."""
+
+    def __call__(self, completions: Sequence[Any], **columns: Any) -> list[float]:
+        return [float(len(completions))] * len(completions)
+
+    method = __call__
+
+
+@pytest.mark.parametrize(
+    ("part", "held"),
+    [
+        (vowels, "def vowels"),
+        (functools.partial(functools.partial(vowels, columns=1), more=2), "def vowels"),
+        (Counting(), "class Counting"),
+        (Counting().method, "def __call__"),
+        (Counting, "class Counting"),
+        (max, ""),
+        (FunctionType(vowels.__code__.replace(co_filename="<nowhere>"), {}), ""),
+    ],
+    ids=["function", "partial", "object", "method", "class", "builtin", "no source"],
+)
+def test_the_text_of_what_is_handed_over(part: Any, held: str) -> None:
+    """So that another one is told on a resume; nothing where Python knows none."""
+    given = given_parts(reward=part)
+    (name,) = given.functions
+    text = given.code(name)
+    assert text is not None
+    assert held in text.decode()
+    assert bool(text) is bool(held)
+    assert given.code("given:other") is None
+
+
 def test_prompts_as_rows(tmp_path: Path) -> None:
     """The run of a file with these rows; the command line can go on with it."""
     rows = [{"problem": row["prompt"], "answer": row["answer"], "level": 3} for row in problems(40)]
@@ -387,6 +517,14 @@ def test_prompts_as_rows(tmp_path: Path) -> None:
     assert (one.run.path / "prompts.jsonl").read_text(encoding="utf-8").count("\n") == 40
 
 
+def deep(count: int) -> list[Any]:
+    """Lists in lists."""
+    found: list[Any] = []
+    for _ in range(count):
+        found = [found]
+    return found
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
@@ -397,6 +535,7 @@ def test_prompts_as_rows(tmp_path: Path) -> None:
         ([{"problem": "1", "answer": "1"}, 5], "row 2: is no mapping"),
         ([{"problem": "1", "answer": object()}], "row 1: can't be written as JSON"),
         ([{"problem": "1", "answer": float("nan")}], "row 1: can't be written as JSON"),
+        ([{"problem": "1", "answer": "1", "deep": deep(9999)}], "row 1: can't be written as JSON"),
         ([{"question": "1"}], "no column answer"),
         ([{"problem": "say a", "answer": "7"}], "more|few|holdout|left"),
     ],
@@ -488,6 +627,13 @@ def test_parts_that_cannot_be_used(tmp_path: Path, parts: Any, words: Sequence[s
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("name", ["n" * 300, "n\ud800", "n\0"], ids=["long", "surrogate", "null"])
+def test_a_folder_that_no_file_system_takes(tmp_path: Path, name: str) -> None:
+    """One line, before anything is loaded."""
+    with pytest.raises(dapo.UserError, match="--output-dir"):
+        dapo.Trainer(config_of(tmp_path), output_dir=tmp_path / name)
+
+
 def test_no_config(tmp_path: Path) -> None:
     """The name of a recipe is for `train`."""
     with pytest.raises(dapo.UserError, match=r"dapo.load_config\('tiny'\)"):
@@ -548,6 +694,7 @@ def test_a_run_on_disk(tmp_path: Path) -> None:
         (lambda: run.export(tmp_path / "model"), "not empty"),
         (lambda: run.export(tmp_path / "m", dtype="float16"), "dtype"),
         (lambda: run.export(tmp_path / "m", step=9), "9"),
+        (lambda: run.export(tmp_path / "page.html" / "m"), "can't be written"),
         (lambda: run.export(tmp_path / "m", step="first"), "step = 'first'"),
         (lambda: run.rollouts(9), "no rollouts"),
         (lambda: run.report(tmp_path / "page.txt"), ".html"),

@@ -422,6 +422,29 @@ def test_a_failed_save_may_be_gone_on_from(tmp_path: Path) -> None:
     assert steps_of(tmp_path / "checkpoints") == [2]
 
 
+@pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory")], ids=["host", "device"])
+def test_memory_that_runs_out_in_a_save_is_a_failed_save(error: Exception, tmp_path: Path) -> None:
+    """While it is copied, and in the thread: the older one stands, and the next one is tried."""
+    learner, said = Slow(), list[str]()
+    learner.go.set()
+    made = saver(tmp_path, learner, said)
+    made.ensure(TrainState(step=1), 1e-6)
+    learner.error = error
+    made.save(TrainState(step=2), 1e-6)
+    with pytest.raises(SaveFailed, match=r"out of memory \(.*(Memory|memory).*step_000001 stands"):
+        made.wait()
+    learner.error, copying = None, learner.host_weights
+    learner.host_weights = lambda: (_ for _ in ()).throw(error)  # type: ignore[method-assign]
+    made.save(TrainState(step=3), 1e-6)
+    with pytest.raises(SaveFailed, match="out of memory"):
+        made.check()
+    made.save(TrainState(step=3), 1e-6)
+    learner.host_weights = copying  # type: ignore[method-assign]
+    made.ensure(TrainState(step=3), 1e-6)
+    assert "out of memory" in said[-1]
+    assert steps_of(tmp_path / "checkpoints") == [1, 3]
+
+
 def test_ensure_does_not_write_twice(tmp_path: Path) -> None:
     """What stands already, or was passed, is not saved again."""
     learner = Slow()

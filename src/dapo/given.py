@@ -5,9 +5,11 @@ In the configuration such a part is named `given:NAME`, so that what a run wrote
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,13 +57,19 @@ class Given:
         return config.model_copy(update={"engine": engine, "learner": learner})
 
     def code(self, name: str) -> bytes | None:
-        """The source text of a function of this name, as far as Python knows it; None where none was handed over."""
+        """The source text of a function of this name, as far as Python knows it; None where none was handed over.
+
+        Of a partial that of its function, of an object that of its class; neither says what values they hold.
+        """
         if name not in self.functions:
             return None
-        try:
-            return inspect.getsource(self.functions[name]).encode("utf-8", "surrogatepass")
-        except (OSError, TypeError):
-            return b""
+        part: Any = self.functions[name]
+        while isinstance(part, functools.partial):
+            part = part.func
+        for known in (part, type(part)):
+            with suppress(OSError, TypeError):
+                return inspect.getsource(known).encode("utf-8", "surrogatepass")
+        return b""
 
 
 NOTHING = Given()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from dapo.config.schema import Config
@@ -124,6 +126,17 @@ def in_command(error: BaseException) -> DapoError:
     if phase is ELSEWHERE:
         return kind(f"out of memory{_said(error)}; this machine has too little for what was asked")
     return kind(f"{_happened(error, phase)}; its knobs: {', '.join(phase.knobs)} (dapo plan names what fits)")
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Memory that runs out inside, where there is no state to save, is told as `in_command` has it."""
+    try:
+        yield
+    except Exception as error:
+        if ran_out(error):
+            raise in_command(error) from error
+        raise
 
 
 def _happened(error: BaseException, phase: Phase) -> str:

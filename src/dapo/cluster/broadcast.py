@@ -13,7 +13,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 SECONDS = 60.0  # that members wait for each other, to meet and in each broadcast
 GRACE_S = 5.0  # after which an operation is given up that the backend should have given up
+LEFT = "left"  # what the store says of a generation that a member has left
 LOOK_S = 0.001  # between two looks at an operation
 WATCHDOG = timedelta(minutes=30)  # of NCCL, which ends the process: we give up long before
 
@@ -60,6 +61,7 @@ class Member:
     def __init__(self, meeting: Meeting, number: int) -> None:
         self.meeting, self._number = meeting, number
         self._device = torch.device("cuda" if meeting.gpus else "cpu")
+        self._store: Any = None
         self._group: Any = None
         self._sending: Any = None
         self.lost = False
@@ -70,7 +72,8 @@ class Member:
             raise BroadcastLost("an earlier broadcast of this group failed")
         if self._group is None:
             with self._told():
-                self._group = _group(self.meeting, self._number)
+                self._store = _store(self.meeting)
+                self._group = _group(self.meeting, self._number, self._store)
 
     def begin(self, bucket: Bucket) -> None:
         """Announces a bucket and begins to send its bytes, which `finish` waits for."""
@@ -109,7 +112,11 @@ class Member:
             yield stated, self._take(size, torch.uint8), fingerprint
 
     def leave(self) -> None:
-        """Closes the connections, by which the others see it."""
+        """Closes the connections, by which the others see it; who comes later reads it in the store."""
+        store, self._store = self._store, None
+        if store is not None:
+            with suppress(RuntimeError):
+                store.set(LEFT, "")
         group, self._group, self._sending, self.lost = self._group, None, None, True
         if group is not None and self.meeting.gpus:
             group.abort()
@@ -156,13 +163,21 @@ def _member(meeting: Meeting, number: int) -> Member:
     return _here
 
 
-def _group(meeting: Meeting, number: int) -> Any:
-    """The process group, once every member is there."""
+def _store(meeting: Meeting) -> Any:
+    """The part of the store that is of this generation."""
     host, port = meeting.address.rsplit(":", 1)
     limit = timedelta(seconds=meeting.seconds)
     c10d: Any = dist
     there = c10d.TCPStore(host, int(port), is_master=False, timeout=limit, wait_for_workers=False)
-    store = c10d.PrefixStore(str(meeting.generation), there)
+    return c10d.PrefixStore(str(meeting.generation), there)
+
+
+def _group(meeting: Meeting, number: int, store: Any) -> Any:
+    """The process group, once every member is there."""
+    limit = timedelta(seconds=meeting.seconds)
+    c10d: Any = dist
+    if store.check([LEFT]):  # connecting to who has left takes several times as long as members wait
+        raise RuntimeError("a member has left the group before this one came")
     store.set(f"here/{number}", "")
     store.wait([f"here/{other}" for other in range(meeting.size)], limit)
     if meeting.gpus:
@@ -173,6 +188,7 @@ def _group(meeting: Meeting, number: int) -> Any:
     gloo = c10d.ProcessGroupGloo
     options = gloo._Options()  # the public constructor listens where the machine's name leads, which may be nowhere
     options._timeout = limit
+    host, port = meeting.address.rsplit(":", 1)
     options._devices = [gloo.create_device(hostname=_own_address(host, int(port)))]
     return gloo(store, number, meeting.size, options)
 

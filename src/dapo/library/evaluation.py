@@ -14,6 +14,7 @@ from dapo.evals.run import evaluate as run_evaluation
 from dapo.given import given_parts
 from dapo.library.handle import Run
 from dapo.library.rows import PROMPTS_FILE, write_rows
+from dapo.out_of_memory import told
 from dapo.run.signals import StopRequest, interrupt
 from dapo.targets import resolve_target
 
@@ -43,7 +44,7 @@ def evaluate(
     config = resolve_target(str(model.path if isinstance(model, Run) else model), template="dapo")
     given = given_parts(reward=reward)
     asked: dict[str, Any] = {"eval.k": k, **given.settings, **(settings or {})}
-    with tempfile.TemporaryDirectory(prefix="dapo-") as folder:
+    with told(), tempfile.TemporaryDirectory(prefix="dapo-") as folder:
         source = str(prompts)
         if not isinstance(prompts, (str, Path)):
             file = Path(folder) / PROMPTS_FILE

@@ -76,7 +76,7 @@ class Run:
 
         Raises:
             ConfigError: the folder holds something, or dtype is another.
-            UserError: there is no such checkpoint.
+            UserError: there is no such checkpoint, or the folder can't be written.
         """
         from dapo.run.export import export_model
 

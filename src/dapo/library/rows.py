@@ -51,7 +51,7 @@ def _line(row: Any, number: int) -> str:
         raise DataError(f"prompts, row {number}: is no mapping of columns: {row!r}")
     try:
         return json.dumps({str(key): value for key, value in row.items()}, default=_plain, allow_nan=False)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise DataError(f"prompts, row {number}: can't be written as JSON: {error}") from None
 
 

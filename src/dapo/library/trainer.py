@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ from dapo.given import Given, given_parts
 from dapo.library.handle import Run
 from dapo.library.rows import PROMPTS_FILE, write_rows
 from dapo.loop import run_evaluation, steps, sync
+from dapo.out_of_memory import told
 from dapo.parts import Parts, learning_rate
 from dapo.run import checkpoint
 from dapo.run.directory import RunDirectory, resume_command
@@ -127,6 +129,8 @@ class Trainer:
     # --- the block --------------------------------------------------------------------------------
 
     def __enter__(self) -> Trainer:
+        if self._view is not None:
+            raise UserError("the trainer is open already: it is of one with block at a time")
         path = self._directory.path
         new = [folder for folder in (path, *path.parents) if not folder.exists()]
         if self._resumes:
@@ -138,8 +142,7 @@ class Trainer:
             self._found = checkpoint.find(self._directory.checkpoints) if self._resumes else None
             done = 0 if self._found is None else self._found.state.step
             self._view = make_view(self.config.train.num_steps, first_step=done, quiet=self._quiet)
-            if self._found is not None:
-                self._state = self._found.state
+            self._state = TrainState() if self._found is None else self._found.state
             if not self.finished:
                 self._build()
         except BaseException:
@@ -156,7 +159,7 @@ class Trainer:
         view.say(f"{self.config.name}: {batch_line(self.config)}")
         if not self._resumes:
             view.say(f"writing to {self._directory.path}")
-        with view:
+        with view, told():
             if not self._resumes:
                 self._parts = build.build(self.config, self._directory, view, given=self._given)
                 return
@@ -191,7 +194,10 @@ class Trainer:
                 folder.rmdir()
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        """Ends the run: saves where it stands, if it does not stand there already, and gives everything back."""
+        """Ends the run: saves where it stands, if it does not stand there already, and gives everything back.
+
+        Another block of the same trainer goes on from there.
+        """
         if self._steps is not None:
             self._steps.close()
             self._steps = None
@@ -200,7 +206,8 @@ class Trainer:
                 self.save()
         finally:
             self._close_parts()
-            self._view = None
+            self._view, self._rows, self._resumes = None, None, True
+            self._begun = self._failed = False
             self._directory.release()
 
     def _close_parts(self) -> None:
@@ -213,6 +220,14 @@ class Trainer:
                 parts.close()
 
     def _needed(self) -> Parts:
+        """The parts, where the weights are those of `step`. Raises UserError where they are on their way to another."""
+        if self._failed:
+            raise UserError(
+                "training has ended with an error, maybe in the middle of a step; leave the with block, and go on "
+                f"with dapo.Trainer.resume({str(self._directory.path)!r})"
+            )
+        if self._steps is not None and inspect.getgeneratorstate(self._steps) == inspect.GEN_RUNNING:
+            raise UserError("a step is being made; a part that it calls can't use the trainer")
         if self._parts is None:
             self._build()
         assert self._parts is not None
@@ -261,12 +276,13 @@ class Trainer:
                     self._close_parts()
                     self._found = checkpoint.find(self._directory.checkpoints)
                     self._build_again()
+                    self._failed = False
 
     def _trained(self) -> Iterator[StepReport]:
         """The steps that are left. Broken off, they wait where they are until they are asked for again."""
         parts = self._needed()
         if self._steps is None:
-            self._begun, self._failed = True, False
+            self._begun = True
             self._steps = steps(parts, self._state, StopRequest(parts.view.say, leave=self.leave))
         try:
             for state, report in self._steps:
@@ -295,7 +311,7 @@ class Trainer:
             raise UserError("eval.data is empty, so there is nothing to evaluate on; name sets or files")
         if not self._begun:
             sync(parts, self._state.version)
-        with StopRequest(parts.view.say, "with what there is", leave=interrupt) as stop:
+        with told(), StopRequest(parts.view.say, "with what there is", leave=interrupt) as stop:
             return run_evaluation(parts, self._state.step, stop)
 
     def export(self, path: str | Path, *, dtype: str = "float32") -> Path:

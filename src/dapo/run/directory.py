@@ -48,6 +48,12 @@ class RunDirectory:
         """The place of a new run; nothing is written before `hold`. Raises UserError when it holds a run."""
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
         path = Path(output_dir) if output_dir else Path("runs") / f"{name}-{stamp}"
+        try:
+            path.lstat()
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError) as error:  # a name that is too long, or that no file can have
+            raise UserError(f"--output-dir {path}: {getattr(error, 'strerror', None) or error}") from None
         if path.exists() and not path.is_dir():
             raise UserError(f"--output-dir {path}: is a file")
         if (path / "config.resolved.json").exists():

@@ -6,13 +6,23 @@ import json
 import shutil
 from pathlib import Path
 
+from dapo.errors import UserError
 from dapo.files import sync_directory, sync_tree
 
 
 def export_model(model: Path, target: Path, dtype: str) -> None:
-    """Copies a Hugging Face folder; bfloat16 rounds every float32 weight on the way."""
-    target.parent.mkdir(parents=True, exist_ok=True)
+    """Copies a Hugging Face folder; bfloat16 rounds every float32 weight on the way. Raises UserError."""
     aside = target.with_name(f".{target.name}.tmp")
+    try:
+        _export(model, target, aside, dtype)
+    except OSError as error:
+        raise UserError(f"{target}: can't be written: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _export(model: Path, target: Path, aside: Path, dtype: str) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(aside, ignore_errors=True)
     shutil.copytree(model, aside)
     if dtype == "bfloat16":

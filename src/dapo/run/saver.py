@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from dapo.config.schema import CheckpointConfig
 from dapo.errors import SaveFailed
 from dapo.learner.base import SavesItself
+from dapo.out_of_memory import ran_out
 from dapo.run import checkpoint
 from dapo.run.checkpoint import Content, Place
 from dapo.run.directory import RunDirectory, resume_command
@@ -80,18 +81,27 @@ class Saver:
             logger.error("the last checkpoint could not be written either: %s", self._error)
 
     def save(self, state: TrainState, learning_rate: float) -> None:
-        """Copies everything now and starts writing it. Raises SaveFailed for the save before, see `check`."""
+        """Copies everything now and starts writing it. Raises SaveFailed for the save before, see `check`.
+
+        A disk or memory that is too small for this one is told by `check` and `wait`.
+        """
         self.wait()
         start = time.perf_counter()
         itself = isinstance(self._learner, SavesItself)
-        content = Content(
-            state=state,
-            weights=None if itself else self._learner.host_weights(),
-            optimizer=None if itself else self._learner.state_dict(),
-            tokenizer=self._tokenizer,
-            made_of=self._made_of,
-            learning_rate=learning_rate,
-        )
+        try:
+            content = Content(
+                state=state,
+                weights=None if itself else self._learner.host_weights(),
+                optimizer=None if itself else self._learner.state_dict(),
+                tokenizer=self._tokenizer,
+                made_of=self._made_of,
+                learning_rate=learning_rate,
+            )
+        except Exception as error:
+            if not ran_out(error):
+                raise
+            self._writing, self._error = checkpoint.place_of(state), error  # told as what goes wrong in the thread is
+            return
         self._writing = checkpoint.place_of(state)
         if itself:  # its ranks do one thing at a time
             self._write(content)
@@ -131,9 +141,10 @@ class Saver:
         if error is None:
             self.saved = place
             return
-        if not isinstance(error, _disk_errors()):
+        if not (isinstance(error, _disk_errors()) or ran_out(error)):
             raise error
-        message = f"the checkpoint could not be written to {self._folder}: {error}"
+        reason = f"out of memory ({str(error) or type(error).__name__})" if ran_out(error) else str(error)
+        message = f"the checkpoint could not be written to {self._folder}: {reason}"
         logger.error("%s", message)
         if self._settings.on_failure == "stop" or final:
             raise SaveFailed(message + "; " + self._what_stands()) from error
