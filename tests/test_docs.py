@@ -26,8 +26,7 @@ def name_of(path: Path) -> str:
 BLOCKS = {
     name: read(path.read_text(encoding="utf-8"))[0] for path in PAGES if (name := name_of(path)) not in PAIRS.values()
 }
-RUN = [name for name, blocks in BLOCKS.items() if any(block.executes and "slow" not in block.marks for block in blocks)]
-SLOW = [name for name, blocks in BLOCKS.items() if any(block.executes and "slow" in block.marks for block in blocks)]
+RUN = [name for name, blocks in BLOCKS.items() if any(block.executes for block in blocks)]
 
 
 # --- the pages -------------------------------------------------------------------------------------------
@@ -39,17 +38,11 @@ def test_a_page_says_only_what_exists(path: Path, tmp_path: Path) -> None:
     assert checked(path.read_text(encoding="utf-8"), tmp_path) == []
 
 
-@pytest.mark.parametrize("name", RUN)
-def test_a_page_runs(name: str, tmp_path: Path) -> None:
-    """Its blocks in order, but for the slow ones."""
-    assert Page(name, (ROOT / name).read_text(encoding="utf-8"), tmp_path).run(slow=False) == []
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", SLOW)
-def test_a_page_runs_as_a_whole(name: str, tmp_path: Path) -> None:
-    """The slow ones too, each in its place."""
+@pytest.mark.parametrize("name", RUN)
+def test_a_page_runs(name: str, tmp_path: Path) -> None:
+    """Its blocks in order."""
     assert Page(name, (ROOT / name).read_text(encoding="utf-8"), tmp_path).run(slow=True) == []
 
 

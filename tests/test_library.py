@@ -676,6 +676,19 @@ def test_an_edited_file_is_read_again(tmp_path: Path) -> None:
     assert values[1] == values[0] + 1.0
 
 
+def test_a_reward_that_fails_is_told_with_what_it_raised(tmp_path: Path) -> None:
+    """A person in a notebook sees their own mistake, not only the number of failures."""
+
+    def broken(completions: Sequence[Any], **columns: Any) -> list[float]:
+        return [columns["levle"] for _ in completions]
+
+    with (
+        pytest.raises(dapo.RewardError, match=r"16 of 16 scores.*given:broken raised KeyError: 'levle'"),
+        trainer(tmp_path, "sampling.filter=nonzero_std", reward=broken) as one,
+    ):
+        list(one)
+
+
 # --- the rest ---------------------------------------------------------------------------------------
 
 

@@ -84,13 +84,13 @@ def group_size(sampling: SamplingConfig, history: History, prompt: Prompt) -> in
 def check_errors(groups: Sequence[Group], config: Config) -> None:
     """Raises RewardError when more scores of the last round's worth of groups failed than may."""
     block = groups[-block_size(config.sampling) :]
-    verdicts = [r.score.verdict for group in block for r in group.rollouts]
-    errors = sum(verdict is Verdict.ERROR for verdict in verdicts)
+    scores = [r.score for group in block for r in group.rollouts]
+    errors = [score for score in scores if score.verdict is Verdict.ERROR]
     limit = config.reward.max_error_fraction
-    if errors > limit * len(verdicts):
+    if len(errors) > limit * len(scores):
         raise RewardError(
-            f"{errors} of {len(verdicts)} scores of a round failed, over reward.max_error_fraction = {limit:g}; "
-            "mend the reward function (log.txt holds its messages)"
+            f"{len(errors)} of {len(scores)} scores of a round failed, over reward.max_error_fraction = {limit:g}; "
+            f"mend the reward function (log.txt holds all messages; the first: {errors[0].stage or 'no reason given'})"
         )
 
 

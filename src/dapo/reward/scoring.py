@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from dapo.config.schema import Config, RewardConfig
 from dapo.config.sets import all_rewards
+from dapo.printable import printable
 from dapo.reward.functions import RewardFunction, call_function, load_function
 from dapo.reward.grader import WRONG
 from dapo.reward.judges import GRADER, JUDGES, Gold, Judge, make_judge
@@ -17,6 +18,7 @@ logger = logging.getLogger(__name__)
 
 Given = Mapping[str, RewardFunction]
 NONE_GIVEN: Given = MappingProxyType({})
+LONGEST_REASON = 300  # characters of what a function raised
 
 
 class Scorer:
@@ -57,14 +59,15 @@ class Scorer:
         graded = self.judge.score(prompt, texts) if self.judge else None
         parts: list[dict[str, float]] = [dict(score.parts) for score in graded] if graded else [{} for _ in texts]
         totals = [0.0] * len(texts)
-        failed = [False] * len(texts)
+        failed = [""] * len(texts)
         for name, function, weight in self._functions:
             label = name.rpartition(":")[2]
             if any(other != name and other.rpartition(":")[2] == label for other, _, _ in self._functions):
                 label = name
-            for row, value in enumerate(self._values(name, function, graded, prompt, texts, token_ids)):
+            values, reason = self._values(name, function, graded, prompt, texts, token_ids)
+            for row, value in enumerate(values):
                 if value is None:
-                    failed[row] = True
+                    failed[row] = failed[row] or reason
                 elif value == value:  # NaN marks an abstention
                     parts[row][label] = value
                     totals[row] += weight * value
@@ -80,16 +83,17 @@ class Scorer:
         prompt: Prompt,
         texts: Sequence[str],
         token_ids: Sequence[Sequence[int]],
-    ) -> list[float | None]:
-        """A function's value per response: None where it failed, NaN where it abstained."""
+    ) -> tuple[list[float | None], str]:
+        """(a function's value per response: None where it failed, NaN where it abstained; what it raised)."""
         if function is None:
-            return [score.reward for score in graded or ()]
+            return [score.reward for score in graded or ()], ""
         try:
             values = call_function(function, prompt, texts, token_ids)
         except (Exception, SystemExit) as error:
             logger.warning("reward %s raised %s: %s", name, type(error).__name__, error)
-            return [None] * len(texts)
-        return [float("nan") if value is None else value for value in values]
+            reason = " ".join(f"{name} raised {type(error).__name__}: {error}".split())
+            return [None] * len(texts), printable(reason[:LONGEST_REASON])
+        return [float("nan") if value is None else value for value in values], ""
 
 
 class Scorers:
@@ -126,10 +130,10 @@ class Scorers:
         return self._scorers[prompt.grading].score(prompt, texts, token_ids)
 
 
-def _combine(parts: dict[str, float], total: float, failed: bool, graded: Score | None) -> Score:
+def _combine(parts: dict[str, float], total: float, failed: str, graded: Score | None) -> Score:
     if failed or not parts:
         correct = None if graded is None else False
-        stage = "a function failed" if failed else "every function abstained"
+        stage = f"a function failed: {failed}" if failed else "every function abstained"
         return Score(verdict=Verdict.ERROR, correct=correct, reward=WRONG, parts=parts, stage=stage)
     if graded is None:
         return Score(verdict=Verdict.GRADED, correct=None, reward=total, parts=parts, stage="functions")
