@@ -121,6 +121,31 @@ def test_a_model_that_packing_would_change_is_left_as_it_was(monkeypatch: pytest
     assert torch.equal(logits(model), logits(tiny.model(0)))
 
 
+def test_rounding_that_one_position_blows_up_is_no_reason_to_give_up() -> None:
+    """As seen with a trained model; a layer that computes something else changes nearly all positions."""
+    plain = torch.randn(1, 16, 50, generator=torch.Generator().manual_seed(0))
+    for changed, same in ((0, True), (1, True), (7, True), (9, False), (16, False)):
+        packed = plain.clone()
+        packed[0, :changed] += 1e-2
+        assert engine_weights._close(packed, plain) is same
+    assert engine_weights._close(plain + 1e-6, plain)
+
+
+@needs_packing
+def test_one_wrong_layer_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The smallest there is: one matrix of the last layer, off by a thousandth."""
+    model, take, made = tiny.model(0), PackedLinear.take, []
+
+    def off(self: PackedLinear, weight: torch.Tensor) -> None:
+        made.append(self)
+        take(self, weight * 1.001 if len(made) == len(linears) else weight)
+
+    linears = [module for module in model.modules() if type(module) is torch.nn.Linear]
+    assert EngineWeights(tiny.model(0)).packed > 0
+    monkeypatch.setattr(PackedLinear, "take", off)
+    assert EngineWeights(model).packed == 0
+
+
 def test_wrong_weights_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Packed or not: unknown, missing, misshapen."""
     for packing in (True, False):

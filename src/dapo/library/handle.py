@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ class Run:
         target = Path(path)
         if dtype not in ("float32", "bfloat16"):
             raise ConfigError(f'dtype = {dtype!r}: use "float32" or "bfloat16"')
-        if step is not None and step != BEST and (isinstance(step, bool) or not isinstance(step, int)):
+        if step is not None and step != BEST and (isinstance(step, bool) or not isinstance(step, Integral)):
             raise ConfigError(f'step = {step!r}: use the number of a step, or "best"')
         found = find_checkpoint(self._directory.checkpoints, step)
         if target.exists() and any(target.iterdir() if target.is_dir() else [target]):

@@ -203,7 +203,7 @@ class Trainer:
             self._steps = None
         try:
             if self._parts is not None and self._begun and not self._failed:
-                self.save()
+                self._ensure_saved(self._parts)
         finally:
             self._close_parts()
             self._view, self._rows, self._resumes = None, None, True
@@ -297,9 +297,11 @@ class Trainer:
 
     def save(self) -> Path:
         """Writes a checkpoint of where the run stands, if there is none; returns its folder. Raises SaveFailed."""
-        parts = self._needed()
-        parts.saver.ensure(self._state, learning_rate(self._state.step, self.config))
+        self._ensure_saved(self._needed())
         return checkpoint.newest(self._directory.checkpoints).path
+
+    def _ensure_saved(self, parts: Parts) -> None:
+        parts.saver.ensure(self._state, learning_rate(self._state.step, self.config))
 
     def evaluate(self) -> Evaluation:
         """Evaluates the policy as it is on `eval.data`, and writes the figures to eval/.

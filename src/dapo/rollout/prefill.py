@@ -73,7 +73,9 @@ class Prefill:
 
     def _attends_by_prompts(self) -> bool:
         vocabulary = self._model.config.get_text_config().vocab_size
-        prompts = [[token % vocabulary for token in range(9)], [3 % vocabulary, 1 % vocabulary]]
+        step = max(1, vocabulary // 11)
+        tokens = [place * step % vocabulary for place in range(11)]
+        prompts = [tokens[:9], tokens[9:]]
         try:
             together = torch.stack([prefilled.logits for prefilled in self(prompts)])
         except (RuntimeError, ValueError, TypeError, IndexError, AttributeError):

@@ -22,6 +22,7 @@ from dapo.rollout.base import sampled_columns, weight_sample
 logger = logging.getLogger(__name__)
 
 ROWS = 64  # of the products that the blocked form is chosen for; any other number of rows works too
+PROBED = 16  # tokens, spread over the vocabulary, by whose logits packed layers are held to plain ones
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2}  # packed logits from plain ones, in parts of the largest
 
 
@@ -154,11 +155,17 @@ def packs(weight: Tensor) -> bool:
 
 
 def _some_logits(model: Any) -> Tensor:
-    tokens = torch.arange(9) % model.config.get_text_config().vocab_size
+    vocabulary = model.config.get_text_config().vocab_size
+    tokens = torch.arange(PROBED) * max(1, vocabulary // PROBED) % vocabulary
     logits: Tensor = model(input_ids=tokens.unsqueeze(0), use_cache=False).logits
     return logits
 
 
 def _close(got: Tensor, expected: Tensor) -> bool:
-    difference, largest = (got - expected).abs().max(), expected.abs().max()
+    """Whether logits [1, tokens, V] are the same to rounding at most positions.
+
+    A layer that computes something else changes all of them. Rounding alone can be blown up at single ones: of a
+    trained SmolLM2-135M the logits behind a token that it never meets moved 100 times more than elsewhere.
+    """
+    difference, largest = (got - expected).abs().amax(dim=-1).median(), expected.abs().max()
     return float(difference) <= TOLERANCE[expected.dtype] * float(largest)
