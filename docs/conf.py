@@ -39,8 +39,8 @@ def toctrees() -> str:
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     lines = ["```{toctree}", ":hidden:", "", "docs/index", "```"]
     for part in index.split("\n## ")[1:]:
-        pages = [os.path.normpath(f"docs/{page}") for _, page in LINK.findall(part) if page.endswith(".md")]
-        names = [page.removesuffix(".md") for page in pages if page != "README.md"]
+        pages = [(text, os.path.normpath(f"docs/{page}")) for text, page in LINK.findall(part) if page.endswith(".md")]
+        names = [f"{text} <{page.removesuffix('.md')}>" for text, page in pages if page != "README.md"]
         lines += ["", "```{toctree}", ":hidden:", f":caption: {part.splitlines()[0]}", "", *names, "```"]
     return "\n".join(lines)
 

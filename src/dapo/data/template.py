@@ -48,7 +48,8 @@ class Wording:
         try:
             return self._template.render(**{**columns, "problem": problem})
         except Exception as error:  # a template may raise anything
-            raise DataError(f"{where}: data.template: {error}") from None
+            has = ", ".join(["problem", *map(str, columns)])
+            raise DataError(f"{where}: data.template: {error} (it can use {has}); set data.template") from None
 
 
 def _compile(template: str) -> jinja2.Template:
