@@ -28,7 +28,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
-NEVER = ("tests/", "runs/", "evals/", "__pycache__", ".pyc", ".venv", ".git/", "_cache/", "benchmarks/")
+FOLDERS = ("runs/", "evals/", "benchmarks/", "build/", "dist/")  # of a checkout, at its top
+NEVER = ("__pycache__", ".pyc", ".venv", ".git/", "_cache/")  # anywhere
 
 
 def run(words: Sequence[str | Path], folder: Path, **environment: str) -> str:
@@ -91,12 +92,17 @@ def look_into(wheel: Path, sdist: Path) -> None:
         hold(f"{wanted} is in it", wanted in package, True)
     rest = {name.partition("/")[2] for name in names - package}
     hold("beside it", sorted(rest), ["METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"])
-    hold("no stray file is in it", [name for name in names if any(part in name for part in NEVER)], [])
+    hold("no stray file is in it", [name for name in names if stray(name) or name.startswith("tests/")], [])
     with tarfile.open(sdist) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
     kept = {"LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml", "PKG-INFO", "tests/tiny.py"}
     hold("the sdist has what it needs", sorted(kept - inside), [])
-    hold("and no byte code, runs or environments", [n for n in inside if any(p in n for p in NEVER[1:])], [])
+    hold("and no byte code, runs or environments", [name for name in inside if stray(name)], [])
+
+
+def stray(name: str) -> bool:
+    """Whether a path is of what a checkout holds beside its files."""
+    return name.startswith(FOLDERS) or any(part in name for part in NEVER)
 
 
 def declared(wheel: Path, extras: Iterable[str]) -> set[str]:
