@@ -41,7 +41,7 @@ test-slow: $(STAMP)
 
 test-vllm: $(VLLM_STAMP)
 	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest -n 2 --dist loadfile -k vllm \
-		tests/test_engine_contract.py tests/test_vllm_engine.py tests/test_vllm_seam.py
+		tests/test_engine_contract.py tests/test_vllm_engine.py tests/test_vllm_seam.py tests/test_vllm_cluster.py
 
 # The installed wheel runs in an environment of its own, in which links to packages of $(VENV) stand for installing them
 # again: to those that the wheel declares, directly or through others, so a dependency that is used and not declared is

@@ -6,7 +6,7 @@ before it:
     <!-- doctest: skip REASON -->     not run; commands are still checked against the options that exist
     <!-- doctest: gpu -->             the same: needs a GPU
     <!-- doctest: network -->         the same: needs the network
-    <!-- doctest: slow -->            run by `make test-slow` alone
+    <!-- doctest: slow -->            may take its time: 25 minutes, not two
     <!-- doctest: exit N -->          the commands end with this code, not with 0
     <!-- doctest: file NAME -->       not run: written to this file, which later blocks may use
     <!-- doctest: toml -->            an indented block that is a part of a recipe
@@ -79,7 +79,7 @@ class Block:
 
     @property
     def runs(self) -> bool:
-        """Whether it is run at all, be it by the slow tests."""
+        """Whether it is run at all."""
         return not any(mark in self.marks for mark in NOT_RUN)
 
     def commands(self, *, all_of_them: bool = False) -> list[str]:
@@ -215,14 +215,14 @@ class Page:
         self._printed: str | None = None  # by the last block; None where that was not run
         self._snippets: subprocess.Popen[str] | None = None
 
-    def run(self, *, slow: bool) -> list[str]:
+    def run(self) -> list[str]:
         """Runs what is to be run; the first block that fails ends it, since the rest may build on it."""
         if self.faults:
             return [f"{self._name}: {fault}" for fault in self.faults]
         prepare(self._folder)
         try:
             for block in self.blocks:
-                if fault := self._run_block(block, slow):
+                if fault := self._run_block(block):
                     return [f"{self._name}:{block.line}: {fault}"]
         finally:
             if self._snippets is not None:
@@ -230,14 +230,14 @@ class Page:
                 self._snippets.communicate()
         return []
 
-    def _run_block(self, block: Block, slow: bool) -> str:
+    def _run_block(self, block: Block) -> str:
         kind = block.kind
         if kind == "output":
             if self._printed is None or not block.runs:
                 return ""
             return difference(block.text, self._printed, self._folder, part=block.marks["output"] == "part")
         self._printed = None
-        if not block.runs or ("slow" in block.marks and not slow):
+        if not block.runs:
             return ""
         limit = SLOW_SECONDS if "slow" in block.marks else SECONDS
         if kind == "file":

@@ -20,7 +20,9 @@ import tiny
 from dapo import build, loop
 from dapo.cli import main
 from dapo.config.schema import Config
+from dapo.parts import Parts
 from dapo.run.directory import RunDirectory
+from dapo.run.signals import StopRequest
 from dapo.run.view import View
 from dapo.types import TrainState
 
@@ -158,11 +160,18 @@ def train(folder: Path, *words: str, model: Path | None = None, run: str = "run"
     return folder / run
 
 
+def run_loop(parts: Parts, state: TrainState) -> TrainState:
+    """All steps that are left; the state after them."""
+    for after, _ in loop.steps(parts, state, StopRequest(parts.view.say)):
+        state = after
+    return state
+
+
 def train_config(config: Config, folder: Path) -> Path:
     """Trains by a configuration that is made already."""
     run = RunDirectory.create(config.name, str(folder))
     try:
-        loop.train(build.build(config, run, View(config.train.num_steps, quiet=True)), TrainState())
+        run_loop(build.build(config, run, View(config.train.num_steps, quiet=True)), TrainState())
     finally:
         run.release()
     return folder

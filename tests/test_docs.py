@@ -43,7 +43,7 @@ def test_a_page_says_only_what_exists(path: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", RUN)
 def test_a_page_runs(name: str, tmp_path: Path) -> None:
     """Its blocks in order."""
-    assert Page(name, (ROOT / name).read_text(encoding="utf-8"), tmp_path).run(slow=True) == []
+    assert Page(name, (ROOT / name).read_text(encoding="utf-8"), tmp_path).run() == []
 
 
 def checked(text: str, folder: Path) -> list[str]:
@@ -196,13 +196,13 @@ WRONG = {  # a page, and what its run has to say
 def test_a_page_that_does_not_run_is_told(kind: str, tmp_path: Path) -> None:
     """With its line, and what came out."""
     text, needle = WRONG[kind]
-    (fault,) = Page("page.md", page(text), tmp_path).run(slow=False)
+    (fault,) = Page("page.md", page(text), tmp_path).run()
     assert needle in fault
     assert fault.startswith("page.md:")
 
 
 def test_a_page_that_runs(tmp_path: Path) -> None:
-    """In order, in one folder, with one namespace; `dapo` is this checkout; slow blocks wait for the slow tests."""
+    """In order, in one folder, with one namespace; `dapo` is this checkout."""
     text = page(
         fence("bash", "echo made > made.txt; exit 3", "exit 3"),
         fence("python", "seven = open('made.txt').read()"),
@@ -220,13 +220,10 @@ def test_a_page_that_runs(tmp_path: Path) -> None:
         fence("bash", "false", "network"),
         fence("bash", "false", "skip too long"),
     )
-    for slow in (False, True):
-        folder = tmp_path / str(slow)
-        folder.mkdir()
-        assert Page("page.md", text, folder).run(slow=slow) == []
-        assert (folder / "slow.txt").is_file() is slow
-        assert (folder / "version.txt").read_text().startswith("dapo, version ")
-    assert os.listdir(tmp_path / "True" / "sub") == ["table.csv"]
+    assert Page("page.md", text, tmp_path).run() == []
+    assert (tmp_path / "slow.txt").is_file()
+    assert (tmp_path / "version.txt").read_text().startswith("dapo, version ")
+    assert os.listdir(tmp_path / "sub") == ["table.csv"]
 
 
 def test_what_output_may_differ_in(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import helpers_run as helpers
-from dapo import build, loop
+from dapo import build
 from dapo.config import load_config, recipe_names, resolve
 from dapo.config.load import from_tree
 from dapo.model.paths import resolve_model
@@ -217,7 +217,7 @@ def test_every_shipped_recipe_takes_two_steps(name: str, tmp_path: Path) -> None
     run = RunDirectory.create(name, str(tmp_path / "run"))
     try:
         parts = build.build(config, run, View(1, quiet=True))
-        loop.train(parts, TrainState())
+        helpers.run_loop(parts, TrainState())
     finally:
         run.release()
     steps = helpers.metrics(tmp_path / "run")[-2:]

@@ -15,6 +15,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
+import helpers_run as helpers
 import tiny
 from dapo import loop, sampling, stopping
 from dapo.config.schema import CheckpointConfig
@@ -246,15 +247,15 @@ def test_a_failed_save_is_told_before_the_next_step(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(loop, "settled", lambda parts, state: state)
     monkeypatch.setattr(loop, "finish", lambda parts, state, stop: (TrainState(step=state.step + 1), {}))
     parts = MagicMock(config=config(train__num_steps=3, checkpoint__every=9), holdout=())
-    assert loop.train(parts, TrainState()).step == 3
+    assert helpers.run_loop(parts, TrainState()).step == 3
     parts.saver.wait.assert_called_once_with(final=True)
     parts.saver.check.side_effect = [None, SaveFailed("full")]
     with pytest.raises(SaveFailed):
-        loop.train(parts, TrainState())
+        helpers.run_loop(parts, TrainState())
     assert [call.args[0] for call in parts.run.append_metrics.call_args_list] == [1, 2, 3, 1]
     parts.saver.check.side_effect, parts.run.append_metrics.side_effect = None, SaveFailed("full")
     with pytest.raises(SaveFailed):  # the step's line could not be written: its updates are saved
-        loop.train(parts, TrainState())
+        helpers.run_loop(parts, TrainState())
     assert parts.saver.ensure.call_args.args[0].pending is not None
 
 

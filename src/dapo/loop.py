@@ -41,15 +41,6 @@ from dapo.stopping import leave_if_asked, saved_on_error, stop_if_diverged
 from dapo.types import Batch, Group, Pending, StepReport, TrainState
 
 
-def train(parts: Parts, state: TrainState, on_step: Callable[[StepReport], None] | None = None) -> TrainState:
-    """Trains from a state to the last step; returns the final state. Raises what `steps` raises."""
-    for after, report_of_step in steps(parts, state, StopRequest(parts.view.say)):
-        state = after
-        if on_step is not None:
-            on_step(report_of_step)
-    return state
-
-
 def steps(parts: Parts, state: TrainState, stop: StopRequest) -> Generator[tuple[TrainState, StepReport]]:
     """Trains from a state to the last step; yields the state after each step, and what the step did.
 
