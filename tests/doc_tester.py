@@ -317,8 +317,12 @@ def prepare(folder: Path) -> None:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Commands resolve to this checkout; no network, one thread."""
+    """Commands resolve to this checkout; no network, one thread; a home of their own, but for the caches."""
+    home = folder / ".home"
+    home.mkdir(exist_ok=True)
     return os.environ | {
+        "HOME": str(home),
+        "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"),
         "PATH": f"{folder / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT / "src"),
         "HF_HUB_OFFLINE": "1",

@@ -216,12 +216,15 @@ def test_a_page_that_runs(tmp_path: Path) -> None:
         "    .venv/bin/dapo explain E-CHECK | head -1\n    dapo --version > version.txt",
         fence("", "E-CHECK (exit code 4, dapo.errors.CheckFailed)", "output"),
         fence("bash", "echo slow > slow.txt", "slow"),
+        fence("bash", "echo mine >> ~/.bashrc"),
+        fence("python", "import os; open(os.path.expanduser('~/snippet'), 'w').close()"),
         fence("bash", "false", "gpu"),
         fence("bash", "false", "network"),
         fence("bash", "false", "skip too long"),
     )
     assert Page("page.md", text, tmp_path).run() == []
     assert (tmp_path / "slow.txt").is_file()
+    assert sorted(os.listdir(tmp_path / ".home")) == [".bashrc", "snippet"]  # and not the tester's own home
     assert (tmp_path / "version.txt").read_text().startswith("dapo, version ")
     assert os.listdir(tmp_path / "sub") == ["table.csv"]
 
