@@ -26,8 +26,9 @@ import tiny
 from dapo.algorithm import row_weights
 from dapo.learner import torch_learner as module
 from dapo.learner.base import Trace
-from dapo.learner.fsdp import FsdpLearner, FsdpSettings
+from dapo.learner.fsdp import FsdpLearner
 from dapo.learner.lora import LoraSettings
+from dapo.learner.sharded_model import FsdpSettings
 from dapo.types import Batch
 from helpers_fsdp import fsdp_learner
 from helpers_learner import SHAPE, batch_of, distance, lora_learner, rows_of, same, torch_learner, weights, with_old

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from dapo.learner.fsdp import FsdpLearner, FsdpSettings
+from dapo.learner.fsdp import FsdpLearner
+from dapo.learner.sharded_model import FsdpSettings
 from helpers_learner import torch_learner
 
 

@@ -310,6 +310,32 @@ def test_two_ranks_behind_a_leader_keep_the_contract() -> None:
     assert second[0] == 0, second[2]
 
 
+@pytest.mark.parametrize(
+    ("failing", "call", "where"),
+    [
+        (1, "update", "forward"),
+        pytest.param(0, "update", "forward", marks=pytest.mark.slow),
+        pytest.param(1, "update", "backward", marks=pytest.mark.slow),
+        pytest.param(0, "update", "backward", marks=pytest.mark.slow),
+        pytest.param(1, "logprobs", "forward", marks=pytest.mark.slow),
+        pytest.param(0, "logprobs", "forward", marks=pytest.mark.slow),
+    ],
+)
+def test_what_fails_on_one_rank_alone_does_not_wait_for_the_timeout(failing: int, call: str, where: str) -> None:
+    """A ValueError or an OSError in a pass is no refusal: the other rank stands in a collective then."""
+    words = [str(TESTS / "rank_that_fails.py"), str(failing), call, where]
+    first, second = ended(start(words, 2), 60)
+    told, again = first[1].splitlines()
+    if failing == 0:
+        assert told.startswith("ended: rank 0 of 2 failed: "), told
+        assert "no such" in told
+    else:
+        assert told.startswith("lost: the sharded learner lost one of its 2 ranks"), told
+        assert "rank 1 of 2 failed: " in second[2]
+    assert again.startswith("lost: ")
+    assert second[0] != 0
+
+
 def test_without_torchrun_the_command_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """One line with what is missing and what to type."""
     for name in line.NEEDED:

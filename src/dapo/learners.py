@@ -127,7 +127,8 @@ def sharded_learner(config: Config, model: Any, reference: Any | None, dtype: An
 
     model, reference: in float32, as loaded to `learner_device`; the same on every rank.
     """
-    from dapo.learner.fsdp import FsdpLearner, FsdpSettings
+    from dapo.learner.fsdp import FsdpLearner
+    from dapo.learner.sharded_model import FsdpSettings
 
     parts = learner_parts(config)
     return FsdpLearner(

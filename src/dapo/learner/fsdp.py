@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
-from dapo.config.scale import FsdpConfig
 from dapo.errors import ConfigError, ModelError
 from dapo.learner.base import Trace
 from dapo.learner.collectives import Ranks
@@ -31,6 +28,7 @@ from dapo.learner.lora import Adapters, LoraSettings
 from dapo.learner.packing import MicroBatch, Packing, build
 from dapo.learner.settings import LearnerSettings
 from dapo.learner.shard_saving import SavesShards
+from dapo.learner.sharded_model import FsdpSettings, shard, sharded_modules
 from dapo.learner.sharded_state import ShardedState, here
 from dapo.learner.sharing import cuts
 from dapo.learner.torch_learner import Objective, TorchLearner
@@ -38,31 +36,6 @@ from dapo.learner.watch import add
 from dapo.model.loading import SplitModel
 from dapo.spans import span
 from dapo.types import Batch
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FsdpSettings:
-    """See the configuration fields learner.fsdp.*."""
-
-    reshard_after_forward: bool = True
-    cpu_offload: bool = False
-
-    @classmethod
-    def of(cls, config: FsdpConfig) -> FsdpSettings:
-        """Of a configuration."""
-        return cls(reshard_after_forward=config.reshard_after_forward, cpu_offload=config.cpu_offload)
-
-
-class Whole(nn.Module):
-    """The outermost sharded module. Body and head are called apart, and its own weights are gathered around both."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, run: Callable[[], Any]) -> Any:
-        """Runs a forward pass of the model."""
-        return run()
 
 
 class Shards(Held):
@@ -102,7 +75,8 @@ class FsdpLearner(SavesShards, TorchLearner):
     gives this rank's part of each weight.
 
     What an objective raises on one rank is raised as a ValueError on all. Any other exception on one rank leaves the
-    others waiting for it, until its process ends or the process group's timeout does.
+    others waiting for it, until its process ends or the process group's timeout does; where there are several ranks
+    it is never a ValueError or an OSError, which `Leader` takes for a refusal.
 
     Args:
         model: a transformers causal LM in float32, the same on every rank. It is sharded in place.
@@ -171,8 +145,22 @@ class FsdpLearner(SavesShards, TorchLearner):
     def _forward(self, split: SplitModel, micro: MicroBatch) -> tuple[Tensor, Tensor, Tensor]:
         run = partial(super()._forward, split, micro)
         self._in_a_pass = True
-        self._result = result = self._roots[id(split)](run)
+        with self._in_step():
+            self._result = result = self._roots[id(split)](run)
         return result  # type: ignore[no-any-return]
+
+    @contextmanager
+    def _in_step(self) -> Iterator[None]:
+        """What fails here fails where the other ranks gather or reduce, and wait for this one.
+
+        A ValueError or an OSError would be taken for a refusal, which all ranks make alike and go on from.
+        """
+        try:
+            yield
+        except (ValueError, OSError) as error:
+            if self.ranks.count == 1:
+                raise
+            raise RuntimeError(f"rank {self.ranks.rank} of {self.ranks.count} failed: {_told(error)}") from error
 
     # --- the seam -------------------------------------------------------------------------------
 
@@ -244,7 +232,7 @@ class FsdpLearner(SavesShards, TorchLearner):
             failure = failure or failed
             if totals is not None:
                 add(totals, sums)
-            with span("backward"):
+            with span("backward"), self._in_step():
                 loss.backward()  # type: ignore[no-untyped-call]
         if failure := next(filter(None, self.ranks.gather(failure)), ""):
             raise ValueError(failure)
@@ -330,40 +318,6 @@ class FsdpLearner(SavesShards, TorchLearner):
             self._state.fill(reference[name], weight)
         self._reference_moved = True
         self._optimizer.state.clear()
-
-
-def shard(model: Any, mesh: DeviceMesh, sharding: FsdpSettings, dtype: torch.dtype) -> Any:
-    """Shards each decoder block, then all the rest, in place; returns the outermost module. Gradients are summed."""
-    lower = None if dtype == torch.float32 else dtype
-    options: dict[str, Any] = {
-        "mesh": mesh,
-        "mp_policy": MixedPrecisionPolicy(param_dtype=lower, reduce_dtype=lower and torch.float32),
-        "offload_policy": CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda")
-        if sharding.cpu_offload
-        else OffloadPolicy(),
-    }
-    for block in decoder_blocks(model):
-        fully_shard(block, reshard_after_forward=sharding.reshard_after_forward, **options)
-    root: Any = fully_shard(Whole(model), reshard_after_forward=False, **options)
-    for module in sharded_modules(root):
-        module.set_gradient_divide_factor(1.0)  # the denominator was handed in
-        module.set_force_sum_reduction_for_comms(True)  # gloo knows no other way to a sum
-    if hasattr(root, "set_reduce_scatter_unused_params"):  # experts that only some ranks' tokens reach
-        root.set_reduce_scatter_unused_params(True)
-    return root
-
-
-def decoder_blocks(model: Any) -> list[nn.Module]:
-    """The modules that transformers never splits over devices. None are found in some models: one shard then."""
-    names = set(getattr(model, "_no_split_modules", None) or ())
-    found = [module for module in model.modules() if type(module).__name__ in names]
-    inner = {id(child) for module in found for child in module.modules() if child is not module}
-    return [module for module in found if id(module) not in inner]
-
-
-def sharded_modules(root: nn.Module) -> list[Any]:
-    """Those with shards of their own."""
-    return [module for module in root.modules() if isinstance(module, FSDPModule)]
 
 
 def _told(error: Exception) -> str:
