@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import builtins
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,14 +15,16 @@ import pytest
 import torch
 
 from dapo.checks.weights import Handed, Standing
+from dapo.cluster.graders import RemoteScores
 from dapo.cluster.placement import Wanted, check_here, check_room, split, wanted
+from dapo.cluster.replies import Died
 from dapo.cluster.session import need_ray
 from dapo.cluster.weights import ObjectStore, Published
 from dapo.errors import ConfigError, EngineError, UserError
 from dapo.rollout.base import weight_sample
 from helpers_learner import config
 from helpers_run import quiet_dapo
-from tiny import model
+from tiny import model, prompt
 
 WEIGHTS = [*model(3).named_parameters(), ("odd", torch.arange(7, dtype=torch.int64)), ("none", torch.zeros(0, 4))]
 
@@ -166,6 +172,65 @@ def test_one_gpu_is_not_split() -> None:
     """It is shared in one process."""
     with pytest.raises(ConfigError, match="leave --gpus out"):
         split(1)
+
+
+class Graders:
+    """Actors in this process. The first of each number is dead: whoever asks it waits for all that ask, then learns it.
+
+    Attributes: started, numbers in their order; stopped, how many.
+    """
+
+    def __init__(self, asking: int) -> None:
+        self.started: list[int] = []
+        self.stopped = 0
+        self.asked = threading.Barrier(asking)
+
+    def start(self, number: int) -> Any:
+        """See Launcher."""
+        dead = number not in self.started
+        self.started.append(number)
+        reply = lambda prompt, texts, token_ids: (dead, texts)  # noqa: E731
+        return SimpleNamespace(start=Remote(lambda config: None), score=Remote(reply))
+
+    def stop(self, actor: Any) -> None:
+        """See Launcher."""
+        self.stopped += 1
+
+    def receive(self, reply: Any, who: str) -> Any:
+        """See replies.receive."""
+        dead, texts = reply
+        if dead:
+            self.asked.wait(20)
+            raise Died(f"{who} died")
+        return [f"score of {text}" for text in texts], 1
+
+
+class Remote:
+    """A method of an actor."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self.remote = call
+
+
+@pytest.mark.parametrize("threads", [1, 2, 8])
+def test_a_grader_that_dies_under_several_threads_is_replaced_once(
+    monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    """An evaluation scores beside the thread that samples ahead; each gets its scores, none are counted twice."""
+    graders = Graders(threads)
+    monkeypatch.setattr("dapo.cluster.graders.receive", graders.receive)
+    scores = RemoteScores(graders, config(), 1, judged=True)
+    names = [f"response {number}" for number in range(threads)]
+    for name in names:
+        scores.begin(prompt([5]), [name], [[4]])
+    with ThreadPoolExecutor(threads) as pool:
+        found = list(pool.map(lambda name: scores(prompt([5]), [name], [[4]]), names))
+    assert found == [[f"score of {name}"] for name in names]
+    assert (graders.started, graders.stopped) == ([0, 0], 1)
+    assert (scores.lost_workers(), scores.lost_workers()) == (threads, 0)
+    scores.close()
+    scores.close()
+    assert graders.stopped == 2
 
 
 def test_ray_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

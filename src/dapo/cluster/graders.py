@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +46,8 @@ class GraderActor(Actor):
 class RemoteScores:
     """A `grading.ScoreFunction` over k actors. One that dies is replaced, and what it had is scored once more.
 
-    Scores of responses that end two actors are errors (Verdict.ERROR), as of a function that raises.
+    Scores of responses that end two actors are errors (Verdict.ERROR), as of a function that raises. Called from
+    several threads: an evaluation's beside the one that samples ahead.
 
     Args:
         launcher: starts actors.
@@ -57,30 +60,30 @@ class RemoteScores:
         self._launcher, self._config, self._judged = launcher, config, judged
         self._actors = [self._fresh(number) for number in range(size)]
         self._turn = count()
-        self._begun: OrderedDict[bytes, tuple[int, Any]] = OrderedDict()  # responses -> actor, its reply
+        self._begun: OrderedDict[bytes, _Begun] = OrderedDict()  # by the responses
         self._lost = 0
+        self._lock = threading.Lock()
 
     def begin(self, prompt: Prompt, texts: Sequence[str], token_ids: Sequence[Sequence[int]]) -> None:
         """Starts scoring; a call with the same arguments takes the result."""
-        number = next(self._turn) % len(self._actors)
-        call = self._actors[number].score.remote(prompt, texts, token_ids)
-        self._begun[_key(prompt, texts, token_ids)] = number, call
-        while len(self._begun) > BEGUN:
-            self._begun.popitem(last=False)
+        with self._lock:
+            self._begun[_key(prompt, texts, token_ids)] = self._start(prompt, texts, token_ids)
+            while len(self._begun) > BEGUN:
+                self._begun.popitem(last=False)
 
     def __call__(self, prompt: Prompt, texts: Sequence[str], token_ids: Sequence[Sequence[int]]) -> list[Score]:
         """See grading.ScoreFunction."""
         key = _key(prompt, texts, token_ids)
         for _ in range(2):
-            if key not in self._begun:
-                self.begin(prompt, texts, token_ids)
-            number, call = self._begun.pop(key)
+            with self._lock:
+                begun = self._begun.pop(key, None) or self._start(prompt, texts, token_ids)
             try:
-                scores, lost = receive(call, f"grader {number}")
+                scores, lost = receive(begun.reply, f"grader {begun.number}")
             except Died as error:
-                self._replace(number, call, error)
+                self._replace(begun, error)
                 continue
-            self._lost += lost
+            with self._lock:
+                self._lost += lost
             return scores  # type: ignore[no-any-return]
         logger.warning("responses to %r ended two graders; their scores are errors", prompt.id)
         correct = False if self._judged else None
@@ -88,26 +91,45 @@ class RemoteScores:
 
     def lost_workers(self) -> int:
         """Grading processes that died unasked since the last call."""
-        lost, self._lost = self._lost, 0
+        with self._lock:
+            lost, self._lost = self._lost, 0
         return lost
 
     def close(self) -> None:
         """Ends the actors. Safe to call twice."""
-        actors, self._actors = self._actors, []
+        with self._lock:
+            actors, self._actors = self._actors, []
         for actor in actors:
             self._launcher.stop(actor)
+
+    def _start(self, prompt: Prompt, texts: Sequence[str], token_ids: Sequence[Sequence[int]]) -> _Begun:
+        number = next(self._turn) % len(self._actors)
+        actor = self._actors[number]
+        return _Begun(number, actor, actor.score.remote(prompt, texts, token_ids))
 
     def _fresh(self, number: int) -> Any:
         actor = self._launcher.start(number)
         actor.start.remote(self._config)  # what it loads was loaded in the driver already, and so can be
         return actor
 
-    def _replace(self, number: int, call: Any, error: Died) -> None:
+    def _replace(self, begun: _Begun, error: Died) -> None:
         """A dead actor's other calls are forgotten with it, and made again when they are asked for."""
-        logger.warning("grader %d died (%s); it is replaced", number, error)
-        self._launcher.stop(self._actors[number])
-        self._actors[number] = self._fresh(number)
-        self._begun = OrderedDict((key, own) for key, own in self._begun.items() if own[0] != number)
+        with self._lock:
+            if not self._actors or self._actors[begun.number] is not begun.actor:
+                return  # closed, or another thread has seen it first
+            logger.warning("grader %d died (%s); it is replaced", begun.number, error)
+            self._launcher.stop(begun.actor)
+            self._actors[begun.number] = self._fresh(begun.number)
+            self._begun = OrderedDict((key, one) for key, one in self._begun.items() if one.actor is not begun.actor)
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """Scoring that goes on in an actor: of which number, which actor, and its reply."""
+
+    number: int
+    actor: Any
+    reply: Any
 
 
 class ScoredAhead:
