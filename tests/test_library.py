@@ -748,6 +748,7 @@ def test_evaluate_has_the_figures_of_the_command(tmp_path: Path) -> None:
         "reward.extract": ["last_number"],
         "eval.max_response_tokens": 4,
         "eval.top_p": 1.0,
+        "model.dtype": "float32",
     }
     bare = dapo.evaluate(
         exported, rows, k=3, settings={**settings, "sampling.max_response_tokens": 4, "reward.overlong": "none"}

@@ -11,6 +11,7 @@ import torch
 from transformers import FalconConfig, FalconForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from dapo.rollout.prefill import TOKENS, Prefill, Prefilled
+from dapo.rollout.steady import steady
 from dapo.rollout.torch_engine import TorchEngine
 from dapo.rollout.weights import EngineWeights, packs
 from helpers_engine import SIZE, Responses, collect, params, plain_logits, watch
@@ -56,6 +57,7 @@ def prefill_of(kind: str, pack: bool = True) -> Prefill:
     policy = MODELS[kind]()
     engine_of(kind)  # registers the attention function
     policy.set_attn_implementation("dapo_slots")
+    steady(policy)
     if pack:
         EngineWeights(policy)
     return Prefill(policy)

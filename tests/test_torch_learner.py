@@ -229,7 +229,7 @@ def test_another_architecture_trains() -> None:
 def test_bfloat16_is_autocast_over_float32_weights() -> None:
     """Compute type bfloat16: master weights, gradients and log-probs stay float32, and results come close."""
     full, half = torch_learner(tiny.model(scale=0.05)), torch_learner(tiny.model(scale=0.05), dtype=torch.bfloat16)
-    batch = standard(full)
+    batch = standard(full, noise=0.02)  # of a ratio near a clip, rounding decides whether it has a gradient
     got = half.logprobs(batch)
     gap = (got - full.logprobs(batch)).abs().max()
     assert 0 < gap < 0.05, "bfloat16 has 8 bits: not the same, but close"
@@ -238,7 +238,7 @@ def test_bfloat16_is_autocast_over_float32_weights() -> None:
     assert {g.dtype for g in gradient.values()} == {torch.float32}
     half.update(batch, 1e-3)
     assert {w.dtype for w in weights(half).values()} == {torch.float32}
-    assert distance(gradient, Gradients(full).of(batch)) < 0.2
+    assert distance(gradient, Gradients(full).of(batch)) < 0.03
 
 
 # --- the denominator and the objective ------------------------------------------------------------

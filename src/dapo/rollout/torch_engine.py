@@ -25,6 +25,7 @@ from dapo.rollout.base import check_request
 from dapo.rollout.prefill import Prefill, Prefilled
 from dapo.rollout.sampler import sample
 from dapo.rollout.slot_cache import ATTENTION, SlotCache, register
+from dapo.rollout.steady import steady
 from dapo.rollout.stop_strings import ends
 from dapo.rollout.weights import EngineWeights
 from dapo.spans import span
@@ -32,7 +33,7 @@ from dapo.types import Finish, FinishedDraw, Prompt, Response, SamplingParams
 
 ROW_BLOCK = 8  # rows per step are a multiple of this
 POLL_SECONDS = 1.0  # after which poll comes back even with nothing finished
-READ_BLOCK = 8  # cache positions read are a multiple of this
+READ_BLOCK = 64  # cache positions read are a multiple of this; see slot_cache._two_products
 
 
 @dataclass(slots=True)
@@ -103,6 +104,7 @@ class TorchEngine:
         self._max_tokens = max_tokens
         parameter = next(model.parameters())
         self._device, self._dtype = parameter.device, parameter.dtype
+        steady(model)
         self._weights = EngineWeights(model)
         self._prefill = Prefill(model)
         positions = -(-max_tokens // READ_BLOCK) * READ_BLOCK

@@ -129,9 +129,15 @@ class PackedLinear:
         return torch.ops.mkldnn._linear_pointwise(rows, self._weight, None, "none", [], "").t()  # type: ignore[no-any-return]
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """hidden @ weight.T + bias, [..., in] -> [..., out]."""
-        result: Tensor = torch.ops.mkldnn._linear_pointwise(hidden, self._weight, self._bias, "none", [], "")
-        return result
+        """hidden @ weight.T + bias, [..., in] -> [..., out]. A row's result does not depend on the others.
+
+        A single row goes twice: with AVX-512 oneDNN sums the product of one row, wider than 1024, in another order
+        than those of several.
+        """
+        alone = hidden.numel() == self._width
+        rows = hidden.reshape(1, -1).repeat(2, 1) if alone else hidden
+        result: Tensor = torch.ops.mkldnn._linear_pointwise(rows, self._weight, self._bias, "none", [], "")
+        return result[0].reshape(*hidden.shape[:-1], -1) if alone else result
 
 
 @functools.lru_cache(maxsize=16)
