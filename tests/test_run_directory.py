@@ -9,8 +9,11 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -166,6 +169,49 @@ def test_two_runs_into_one_directory_are_refused(verb: str, tmp_path: Path) -> N
         first.release()
     code, _, err = helpers.quiet_dapo(*words, "train.num_steps=3")
     assert code == 0, err  # and with the lock free the same words work
+
+
+class OneSecond(datetime):
+    """A clock that stands still."""
+
+    @classmethod
+    def now(cls, tz: Any = None) -> OneSecond:
+        """A second of the past."""
+        return cls(2026, 1, 2, 3, 4, 5)
+
+
+def test_runs_that_begin_in_the_same_second_have_names_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a loop over seeds with & behind each; whoever named a folder is told that it is taken."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("dapo.run.directory.datetime", OneSecond)
+    made = [RunDirectory.create("tiny", None) for _ in range(8)]
+    assert not list(tmp_path.iterdir())
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda one: one.claim(), made)) == [True] * 8
+    names = sorted((one.path.name for one in made), key=len)
+    assert names[0] == "tiny-20260102-030405"
+    assert set(names[1:]) == {f"{names[0]}-{number}" for number in range(2, 9)}
+    assert all(one.path.is_dir() and one.checkpoints.parent == one.path for one in made)
+    assert made[0].claim() is False  # a second time nothing is made
+
+
+def test_two_runs_in_the_same_second_both_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one that turns out to be none leaves no folder."""
+    recipe = helpers.write_recipe(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("dapo.run.directory.datetime", OneSecond)
+    words = ("train", recipe, "train.num_steps=1", "eval.data=[]")
+    code, _, _ = helpers.quiet_dapo(*words, "data.source=missing.jsonl")
+    assert code == 2
+    assert not (tmp_path / "runs").exists()
+    for _ in range(2):
+        code, _, err = helpers.quiet_dapo(*words)
+        assert code == 0, err
+    first, second = sorted((tmp_path / "runs").iterdir())
+    assert second.name == f"{first.name}-2"
+    assert helpers.metrics(first)[-1]["loss/policy"] == helpers.metrics(second)[-1]["loss/policy"]
 
 
 def test_a_file_is_no_output_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,8 +78,7 @@ class Trainer:
         directory = RunDirectory.create(config.name, None if output_dir is None else str(output_dir))
         self._start(config, given, directory, quiet)
         self._rows = prompts
-        if prompts is not None:
-            self.config = with_settings(config, {"data.source": str(directory.path.absolute() / PROMPTS_FILE)})
+        self._point_at_rows()
 
     def _start(self, config: Config, given: Given, directory: RunDirectory, quiet: bool) -> None:
         self.config = config
@@ -93,6 +92,13 @@ class Trainer:
         self._state = TrainState()
         self._steps: Generator[tuple[TrainState, StepReport]] | None = None
         self._wrote = self._begun = self._failed = False
+
+    def _point_at_rows(self) -> None:
+        """Prompts that were handed over are a file of the run, wherever that is."""
+        if self._rows is not None:
+            self.config = with_settings(
+                self.config, {"data.source": str(self._directory.path.absolute() / PROMPTS_FILE)}
+            )
 
     @classmethod
     def resume(
@@ -131,10 +137,13 @@ class Trainer:
     def __enter__(self) -> Trainer:
         if self._view is not None:
             raise UserError("the trainer is open already: it is of one with block at a time")
-        path = self._directory.path
-        new = [folder for folder in (path, *path.parents) if not folder.exists()]
+        new = [folder for folder in self._directory.path.parents if not folder.exists()]
         if self._resumes:
             self._directory.hold(new=False)  # before anything is looked at: another process may be writing here
+        elif self._directory.claim():
+            new.insert(0, self._directory.path)
+        path = self._directory.path
+        self._point_at_rows()
         try:
             if self._rows is not None:
                 write_rows(self._rows, path / PROMPTS_FILE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import math
@@ -36,18 +37,23 @@ class RunDirectory:
     tokens/step_*.jsonl.zst, credit/step_*.json, checkpoints/step_*/, eval/step_*.json, log.txt.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, named: bool = True) -> None:
+        self._handler: logging.Handler | None = None
+        self._named = named
+        self._place(path)
+
+    def _place(self, path: Path) -> None:
         self.path = path
         self.metrics_file = path / "metrics.jsonl"
         self.checkpoints = path / "checkpoints"
         self._lock = FileLock(str(path / ".lock"))
-        self._handler: logging.Handler | None = None
 
     @classmethod
     def create(cls, name: str, output_dir: str | None) -> RunDirectory:
-        """The place of a new run; nothing is written before `hold`. Raises UserError when it holds a run."""
-        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-        path = Path(output_dir) if output_dir else Path("runs") / f"{name}-{stamp}"
+        """The place of a new run; nothing is written before `claim`. Raises UserError when it holds a run."""
+        if not output_dir:
+            return cls(Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}", named=False)
+        path = Path(output_dir)
         try:
             path.lstat()
         except FileNotFoundError:
@@ -78,6 +84,25 @@ class RunDirectory:
         if not (path / "config.resolved.json").is_file():
             raise UserError(f"{name}: no run directory (it has no config.resolved.json)")
         return cls(path)
+
+    def claim(self) -> bool:
+        """Makes the folder of a new run that nobody named; under the next free name where it was taken meanwhile, as
+        by a run that began in the same second. Returns whether the folder is of this run alone. Raises UserError.
+        """
+        if self._named:
+            return not self.path.exists()
+        first = self.path
+        for number in itertools.count(2):
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self.path.mkdir()
+                break
+            except FileExistsError:
+                self._place(first.with_name(f"{first.name}-{number}"))
+            except OSError as error:
+                raise UserError(f"{self.path}: can't be made: {error.strerror}") from None
+        self._named = True
+        return True
 
     def hold(self, *, new: bool) -> None:
         """Makes the folder, takes the lock, starts log.txt. Raises UserError when another process has it.
