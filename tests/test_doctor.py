@@ -14,6 +14,7 @@ import tiny
 from dapo import build, doctor
 from dapo.config import load_config
 from dapo.doctor import Check
+from dapo.rollout.sampler import sample
 from dapo.rollout.torch_engine import TorchEngine
 
 NAMES = [
@@ -26,6 +27,7 @@ NAMES = [
     "EOS",
     "memory",
     "engine log-prob = learner log-prob",
+    "a draw alone = the draw in company",
 ]
 
 
@@ -111,6 +113,28 @@ def test_an_engine_that_samples_from_other_weights_is_found(tmp_path: Path, monk
     bad = by_name(doctor.checks(config))["engine log-prob = learner log-prob"]
     assert not bad.passed
     assert bad.mend
+
+
+@pytest.mark.parametrize(("shift", "told"), [(0.0, "the same bits"), (1e-5, "other log-probs"), (3.0, "other tokens")])
+def test_an_engine_that_depends_on_what_is_in_flight_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shift: float, told: str
+) -> None:
+    """Law 5, with logits that move with the number of rows. Other tokens fail, if they were promised."""
+    config = load_config(helpers.write_recipe(tmp_path))
+
+    def moved(logits: Any, *given: Any) -> Any:
+        towards = torch.arange(logits.shape[1]) % 2
+        return sample(logits + shift * (len(logits) > 4) * towards, *given)
+
+    monkeypatch.setattr("dapo.rollout.torch_engine.sample", moved)
+    check = by_name(doctor.checks(config))["a draw alone = the draw in company"]
+    assert told in check.found
+    assert check.passed is (told != "other tokens")
+    assert check.mend
+    monkeypatch.setattr("dapo.rollout.weights.packs", lambda weight: False)
+    check = by_name(doctor.checks(config))["a draw alone = the draw in company"]
+    assert check.passed
+    assert "not promised" in check.found
 
 
 def test_too_little_memory_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

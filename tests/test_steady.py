@@ -16,6 +16,7 @@ import tiny
 from dapo.rollout.slot_cache import _two_products
 from dapo.rollout.steady import Steady, activations, is_whole, steady
 from dapo.rollout.torch_engine import READ_BLOCK, TorchEngine
+from dapo.rollout.weights import packs
 from helpers_engine import collect, ids, params
 from tiny import prompt
 
@@ -165,16 +166,19 @@ def wide_llama() -> Any:
 
 @pytest.mark.parametrize("count", THREADS)
 @pytest.mark.parametrize("make", [odd_qwen, wide_llama, lambda: tiny.model(2, kv_heads=1)], ids=["odd", "wide", "tiny"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 def test_a_draw_alone_is_the_draw_in_company(
-    make: Callable[[], Any], count: int, threads: Callable[[int], None]
+    dtype: torch.dtype, make: Callable[[], Any], count: int, threads: Callable[[int], None]
 ) -> None:
     """Law 5: tokens and log-probs, bit for bit, of prompts of one token and of hundreds."""
+    if not packs(torch.zeros(1, dtype=dtype)):
+        pytest.skip("this machine does not multiply the type, or its torch has no oneDNN")
     threads(count)
     lengths = [1, 1, 2, 5, 17, 1, 180, 3, 64, 1, 300, 40]
     prompts = [np.random.default_rng(i).integers(4, 50, n).tolist() for i, n in enumerate(lengths)]
 
     def sampled(draws: list[int]) -> dict[int, list[tuple[list[int], list[float]]]]:
-        engine = TorchEngine(make(), eos_ids=(), slots=64, max_tokens=330)
+        engine = TorchEngine(make().to(dtype), eos_ids=(), slots=64, max_tokens=330)
         for draw in draws:
             engine.submit(draw, prompt(prompts[draw]), params(24, n=5))
         found = collect(engine, draws)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +22,9 @@ from dapo.learners import alone, make_learner
 from dapo.model.loading import load_tokenizer, pick_device, pick_dtype
 from dapo.model.paths import cache_root
 from dapo.parts import learning_rate
+from dapo.rollout.base import RolloutEngine
 from dapo.run.manifest import machine, versions
-from dapo.types import Group, SamplingParams
+from dapo.types import FinishedDraw, Prompt, SamplingParams
 
 GAP_BOUND = {torch.float32: 1e-3, torch.bfloat16: 0.5}  # largest |engine - learner| log-prob of a token
 PROBE_PROMPTS, PROBE_RESPONSES, PROBE_TOKENS = 2, 4, 12
@@ -122,7 +123,7 @@ def _available_gb(config: Config) -> float:
 def _engine_against_learner(
     config: Config, data: LoadedData, policy: build.Policy, learner_model: Any, engine_model: Any
 ) -> Iterator[Check]:
-    """Samples a few responses and compares the engine's log-probs with the learner's."""
+    """Samples a few responses; compares the engine's log-probs with the learner's, and a draw with itself alone."""
     dtype = pick_dtype(config.model, pick_device(config.model))
     engine = build.make_engine(config, engine_model, policy)
     scorers, _ = build.check_inputs(config)
@@ -134,11 +135,8 @@ def _engine_against_learner(
         temperature=config.sampling.temperature, max_new_tokens=tokens, n=PROBE_RESPONSES, seed=config.train.seed
     )
     prompts = data.by_source[0][:PROBE_PROMPTS]
-    for draw, prompt in enumerate(prompts):
-        engine.submit(draw, prompt, params)
-    groups: list[Group] = []
-    while len(groups) < len(prompts):
-        groups += [grader.group(done, prompts[done.draw]) for done in engine.poll()]
+    draws = _sampled(engine, dict(enumerate(prompts)), params)
+    groups = [grader.group(done, prompts[done.draw]) for done in draws]
     batch = make_batch(groups, policy.eos_ids, config)
     everything = make_batch(groups, (), config) if not batch.loss_mask.any() else batch
     gap = (learner.logprobs(batch) - batch.engine_logprobs)[everything.loss_mask].abs()
@@ -152,3 +150,26 @@ def _engine_against_learner(
         ),
         'the engine does not sample from what the learner trains; try model.dtype = "float32"',
     )
+    (alone_again,) = _sampled(engine, {0: prompts[0]}, params)
+    yield _in_company(engine.reproducible, alone_again, next(done for done in draws if done.draw == 0))
+
+
+def _sampled(engine: RolloutEngine, prompts: Mapping[int, Prompt], params: SamplingParams) -> list[FinishedDraw]:
+    for draw, prompt in prompts.items():
+        engine.submit(draw, prompt, params)
+    found: list[FinishedDraw] = []
+    while len(found) < len(prompts):
+        found += engine.poll()
+    return found
+
+
+def _in_company(promised: bool, one: FinishedDraw, other: FinishedDraw) -> Check:
+    """Law 5 on this machine: what else is in flight changes no bit of a draw."""
+    pairs = list(zip(one.responses, other.responses, strict=True))
+    tokens = all(np.array_equal(a.token_ids, b.token_ids) for a, b in pairs)
+    same = tokens and all(np.array_equal(a.engine_logprobs, b.engine_logprobs) for a, b in pairs)
+    found = "the same bits" if same else "the same tokens, other log-probs" if tokens else "other tokens"
+    if not promised:
+        found += "; not promised by this engine here"
+    mend = "arithmetic here depends on what else is in flight, and so may a resumed run; please report it"
+    return Check("a draw alone = the draw in company", tokens or not promised, found, mend)

@@ -70,7 +70,8 @@ def _prefilled(row: _Row) -> Prefilled:
 
 
 class TorchEngine:
-    """See RolloutEngine. Reproducible: the same draw gives the same tokens in float32.
+    """See RolloutEngine. Reproducible on a CPU with packed linear layers (see EngineWeights): the same draw gives the
+    same tokens and log-probs, bit for bit, alone and in company. On a GPU nothing is promised.
 
     Args:
         model: a transformers causal LM of the engine's own; its weights are overwritten by
@@ -80,8 +81,6 @@ class TorchEngine:
         max_tokens: longest prompt + response.
         decode: token ids to text, for stop strings.
     """
-
-    reproducible = True
 
     def __init__(
         self,
@@ -106,6 +105,7 @@ class TorchEngine:
         self._device, self._dtype = parameter.device, parameter.dtype
         steady(model)
         self._weights = EngineWeights(model)
+        self.reproducible = self._device.type == "cpu" and self._weights.packed > 0
         self._prefill = Prefill(model)
         positions = -(-max_tokens // READ_BLOCK) * READ_BLOCK
         self._cache = SlotCache(model.config, self._capacity, positions, parameter.dtype, self._device)
