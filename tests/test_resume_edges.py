@@ -515,6 +515,25 @@ def test_another_number_of_threads_is_told(tmp_path: Path, monkeypatch: pytest.M
     assert "other machine than before: torch_threads" in resume(run, "train.num_steps=2")
 
 
+@pytest.mark.parametrize(("first", "then"), [("float32", "bfloat16"), ("bfloat16", "float32")])
+def test_another_machine_does_not_change_the_type_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, then: str
+) -> None:
+    """model.dtype = "auto" is another type where the CPU multiplies bfloat16; whoever means that says so."""
+    monkeypatch.setattr("dapo.model.loading._cpu_multiplies_bf16", lambda: first == "bfloat16")
+    run = helpers.train(tmp_path, "train.num_steps=1", "model.dtype=auto")
+    resume(run, "train.num_steps=2")
+    monkeypatch.setattr("dapo.model.loading._cpu_multiplies_bf16", lambda: then == "bfloat16")
+    before = helpers.tree(run)
+    last = refused(run, "train.num_steps=3")
+    assert f"it computed in {first}" in last
+    assert f"model.dtype={first} to go on" in last
+    assert helpers.tree(run) == before
+    resume(run, "train.num_steps=3", f"model.dtype={first}")
+    resume(run, "train.num_steps=4", f"model.dtype={then}")
+    resume(run, "train.num_steps=5")
+
+
 def test_relative_paths_name_the_folder_they_are_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that was started in another folder says in which."""
     (tmp_path / "here").mkdir()

@@ -207,7 +207,8 @@ def put_together(
 ) -> Parts:
     """See `build`, once all that is costly has started."""
     policy, engine, grader, learner = started.policy, started.engine, started.grader, started.learner
-    made_of = made_of_now(config, checked, data, policy.tokenizer, started.starting, policy.eos_ids, given)
+    dtype = str(started.computes[1]).removeprefix("torch.")
+    made_of = made_of_now(config, checked, data, policy.tokenizer, started.starting, policy.eos_ids, dtype, given)
     if not run.held:
         run.hold(new=True)
         record_start(run, config, data, made_of)

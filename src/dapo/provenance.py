@@ -45,9 +45,13 @@ def made_of_now(
     tokenizer: Any,
     starting: manifest.Starting,
     eos_ids: Sequence[int],
+    dtype: str,
     given: Given = NOTHING,
 ) -> MadeOf:
-    """Digests of the problems in the files, tokenizer, template, prompts, starting model, functions and config."""
+    """Digests of the problems in the files, tokenizer, template, prompts, starting model, functions and config.
+
+    dtype: what is computed in, e.g. "bfloat16".
+    """
 
     def rows(problems: Iterable[Problem]) -> Iterator[tuple[Any, ...]]:
         return ((problem.row.problem, problem.answer, problem.row.columns) for problem in problems)
@@ -79,6 +83,7 @@ def made_of_now(
         "eos_ids": ", ".join(map(str, sorted(eos_ids))),
         "template": f"data.template = {config.data.template}, data.system = {config.data.system or 'off'}",
         "prompts": f"{len(prompts)} prompts",
+        "dtype": dtype,
     }
     return MadeOf(digests, described)
 
@@ -147,6 +152,7 @@ def record_resume(
     before = first if found is None else found.made_of
     changed = manifest.differences(before.digests, made_of.digests)
     _refuse(run, [name for name in changed if name not in allowed], before, made_of)
+    _check_dtype(run, config, before, made_of)
     resolved = resolve(config)
     settings = manifest.config_changes(manifest.complete(run.read_json("config.resolved.json")), resolved)
     code, versions, machine = manifest.code_revision(), manifest.versions(), manifest.machine()
@@ -186,6 +192,16 @@ def _refuse(run: RunDirectory, refused: Collection[str], before: MadeOf, now: Ma
         raise ResumeRefused(
             f"--resume {run.path}: not what the run began with: {named}; put it back, start a new run, "
             f"or go on all the same with {allow}"
+        )
+
+
+def _check_dtype(run: RunDirectory, config: Config, before: MadeOf, now: MadeOf) -> None:
+    """A machine that multiplies bfloat16 takes another type than one that does not, which nobody asked for."""
+    old, new = (one.described.get("dtype") for one in (before, now))
+    if config.model.dtype == "auto" and old is not None and old != new:
+        raise ResumeRefused(
+            f'--resume {run.path}: it computed in {old}, and model.dtype = "auto" is {new} on this machine; '
+            f"say model.dtype={old} to go on as it was, or model.dtype={new} to change it"
         )
 
 
