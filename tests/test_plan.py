@@ -29,7 +29,7 @@ from dapo.plan.measured import decode_speed, learn_speed, read_run
 from dapo.plan.models import KNOWN, find_shape, known_shape
 from dapo.plan.shapes import of_config
 from dapo.plan.speed import Decode, derived_decode, work
-from dapo.rollout import torch_engine
+from dapo.rollout import slot_cache, torch_engine
 
 SHAPE = KNOWN["Qwen/Qwen2.5-7B"]
 H100 = memory.Machine(gib=79.1, compute_bytes=2, overhead=1.5)
@@ -183,11 +183,11 @@ def test_what_is_copied_from_other_rooms_is_what_they_have() -> None:
     """Their modules load torch, so the figures stand in plan.memory again."""
     assert memory.KEPT_LOGITS == torch_learner.KEPT_LOGITS
     assert memory.ROW_BLOCK == torch_engine.ROW_BLOCK
-    assert memory.READ_BLOCK == torch_engine.READ_BLOCK
+    assert memory.READ_BLOCK == slot_cache.READ_BLOCK
 
 
 def test_the_cache_is_as_large_as_the_engine_s(tmp_path: Path) -> None:
-    """Against the tensors that the embedded engine allocates: 20 slots are 24, 16 + 5 positions are 24."""
+    """Against the tensors that the embedded engine allocates: 20 slots are 24, 16 + 5 positions are 64."""
     config = load_config(
         "tiny",
         {

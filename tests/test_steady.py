@@ -13,9 +13,9 @@ from transformers import FalconConfig, FalconForCausalLM, LlamaConfig, LlamaForC
 from transformers.activations import ACT2FN
 
 import tiny
-from dapo.rollout.slot_cache import _two_products
+from dapo.rollout.slot_cache import READ_BLOCK, _two_products
 from dapo.rollout.steady import Steady, activations, is_whole, steady
-from dapo.rollout.torch_engine import READ_BLOCK, TorchEngine
+from dapo.rollout.torch_engine import TorchEngine
 from dapo.rollout.weights import packs
 from helpers_engine import collect, ids, params
 from tiny import prompt

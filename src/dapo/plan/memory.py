@@ -18,7 +18,7 @@ from dapo.plan.shapes import Shape
 
 GIB = 2.0**30
 KEPT_LOGITS = 2**28  # learner.torch_learner has the same; the tests hold one to the other
-ROW_BLOCK, READ_BLOCK = 8, 64  # rollout.torch_engine's
+ROW_BLOCK, READ_BLOCK = 8, 64  # those of rollout.torch_engine and rollout.slot_cache
 FLOAT32 = 4
 VLLM_CPU_CACHE_GIB = 2.0  # engine.vllm.kv_cache_gib = "off" on a CPU
 

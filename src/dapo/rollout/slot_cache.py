@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 ATTENTION = "dapo_slots"
-SUMMED = 192  # positions that one product sums over: few enough that no matrix library cuts them up
+READ_BLOCK = 64  # cache positions read are a multiple of this; of the product with the values, so many at a time
 
 
 class SlotCache:
@@ -135,8 +135,8 @@ def _two_products(
     """The plain form: for a few queries a row, faster on a CPU than the fused kernel.
 
     In float32 a row's result is the same bits however many positions beyond its own length are read, as long as
-    that is a multiple of 64: what is masked adds zeros behind the sums. Of the product with the values only in
-    pieces: matrix libraries cut long sums in places that depend on their length.
+    that is a multiple of READ_BLOCK: what is masked adds zeros behind the sums. With the values only in pieces of
+    one shape: matrix libraries cut a longer sum in places that depend on its length.
     """
     rows, heads, group, size = query_RKGD.shape
     filled = key_RKCD.shape[2]
@@ -144,9 +144,9 @@ def _two_products(
     scores = torch.bmm(query_RKGD.reshape(rows * heads, group, size) * scaling, keys.transpose(1, 2))
     masked = scores.view(rows, heads, group, filled).add_(mask_R11C)
     weights = torch.softmax(masked, dim=-1).view(rows * heads, group, filled)
-    result = torch.bmm(weights[:, :, :SUMMED], values[:, :SUMMED])
-    for start in range(SUMMED, filled, SUMMED):
-        result.baddbmm_(weights[:, :, start : start + SUMMED], values[:, start : start + SUMMED])
+    result = torch.bmm(weights[:, :, :READ_BLOCK], values[:, :READ_BLOCK])
+    for start in range(READ_BLOCK, filled, READ_BLOCK):
+        result.baddbmm_(weights[:, :, start : start + READ_BLOCK], values[:, start : start + READ_BLOCK])
     return result
 
 

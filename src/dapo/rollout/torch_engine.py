@@ -24,7 +24,7 @@ from dapo.rng import Purpose, uniform
 from dapo.rollout.base import check_request
 from dapo.rollout.prefill import Prefill, Prefilled
 from dapo.rollout.sampler import sample
-from dapo.rollout.slot_cache import ATTENTION, SlotCache, register
+from dapo.rollout.slot_cache import ATTENTION, READ_BLOCK, SlotCache, register
 from dapo.rollout.steady import steady
 from dapo.rollout.stop_strings import ends
 from dapo.rollout.weights import EngineWeights
@@ -33,7 +33,6 @@ from dapo.types import Finish, FinishedDraw, Prompt, Response, SamplingParams
 
 ROW_BLOCK = 8  # rows per step are a multiple of this
 POLL_SECONDS = 1.0  # after which poll comes back even with nothing finished
-READ_BLOCK = 64  # cache positions read are a multiple of this; see slot_cache._two_products
 
 
 @dataclass(slots=True)
