@@ -65,6 +65,18 @@ def test_the_same_logits_before_and_after_new_weights(kind: str) -> None:
 
 
 @needs_packing
+def test_matrices_that_are_no_linear_layers_are_known() -> None:
+    """Of GPT-2 only the head is one: packed rows are each their own, the others' are not."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(vocab_size=50, n_positions=32, n_embd=32, n_layer=1, n_head=2)
+    gpt2 = EngineWeights(GPT2LMHeadModel(config).eval().requires_grad_(False))
+    assert not gpt2.all_packed
+    for kind in MODELS.values():
+        assert EngineWeights(kind(0)).all_packed
+
+
+@needs_packing
 def test_no_second_copy() -> None:
     """Only what something else than a linear layer reads stays in its plain form."""
     for tied in (True, False):

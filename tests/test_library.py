@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FunctionType, SimpleNamespace
 from typing import Any
@@ -244,6 +244,15 @@ def interrupt_myself() -> None:
     signal.pause()
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Python's own answer to Ctrl-C, also where the tests run in the background of a shell, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_signals_are_the_callers_between_steps(tmp_path: Path) -> None:
     """Ctrl-C in somebody's own code is theirs, and a stop inside a step is told and saved."""
     before = signal.getsignal(signal.SIGINT)

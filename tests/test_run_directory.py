@@ -197,6 +197,18 @@ def test_runs_that_begin_in_the_same_second_have_names_of_their_own(
     assert made[0].claim() is False  # a second time nothing is made
 
 
+@pytest.mark.parametrize("what", ["file", "dangling link"])
+def test_runs_that_is_no_folder_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """As a link to a disk that is not mounted."""
+    monkeypatch.chdir(tmp_path)
+    if what == "file":
+        Path("runs").write_text("")
+    else:
+        Path("runs").symlink_to(tmp_path / "missing" / "disk")
+    with pytest.raises(UserError, match="can't be made"):
+        RunDirectory.create("tiny", None).claim()
+
+
 def test_two_runs_in_the_same_second_both_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And one that turns out to be none leaves no folder."""
     recipe = helpers.write_recipe(tmp_path)

@@ -166,19 +166,18 @@ def wide_llama() -> Any:
 
 @pytest.mark.parametrize("count", THREADS)
 @pytest.mark.parametrize("make", [odd_qwen, wide_llama, lambda: tiny.model(2, kv_heads=1)], ids=["odd", "wide", "tiny"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 def test_a_draw_alone_is_the_draw_in_company(
-    dtype: torch.dtype, make: Callable[[], Any], count: int, threads: Callable[[int], None]
+    make: Callable[[], Any], count: int, threads: Callable[[int], None]
 ) -> None:
     """Law 5: tokens and log-probs, bit for bit, of prompts of one token and of hundreds."""
-    if not packs(torch.zeros(1, dtype=dtype)):
-        pytest.skip("this machine does not multiply the type, or its torch has no oneDNN")
+    if not packs(torch.zeros(1)):
+        pytest.skip("this machine's torch has no oneDNN")
     threads(count)
     lengths = [1, 1, 2, 5, 17, 1, 180, 3, 64, 1, 300, 40]
     prompts = [np.random.default_rng(i).integers(4, 50, n).tolist() for i, n in enumerate(lengths)]
 
     def sampled(draws: list[int]) -> dict[int, list[tuple[list[int], list[float]]]]:
-        engine = TorchEngine(make().to(dtype), eos_ids=(), slots=64, max_tokens=330)
+        engine = TorchEngine(make(), eos_ids=(), slots=64, max_tokens=330)
         for draw in draws:
             engine.submit(draw, prompt(prompts[draw]), params(24, n=5))
         found = collect(engine, draws)

@@ -28,6 +28,7 @@ from dapo.types import FinishedDraw, Prompt, SamplingParams
 
 GAP_BOUND = {torch.float32: 1e-3, torch.bfloat16: 0.5}  # largest |engine - learner| log-prob of a token
 PROBE_PROMPTS, PROBE_RESPONSES, PROBE_TOKENS = 2, 4, 12
+COMPANY = 6  # draws in flight at once, of as many prompts as there are
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +136,9 @@ def _engine_against_learner(
         temperature=config.sampling.temperature, max_new_tokens=tokens, n=PROBE_RESPONSES, seed=config.train.seed
     )
     prompts = data.by_source[0][:PROBE_PROMPTS]
-    draws = _sampled(engine, dict(enumerate(prompts)), params)
-    groups = [grader.group(done, prompts[done.draw]) for done in draws]
+    everybody = data.by_source[0][:COMPANY]
+    draws = _sampled(engine, {draw: everybody[draw % len(everybody)] for draw in range(COMPANY)}, params)
+    groups = [grader.group(done, prompts[done.draw]) for done in draws if done.draw < len(prompts)]
     batch = make_batch(groups, policy.eos_ids, config)
     everything = make_batch(groups, (), config) if not batch.loss_mask.any() else batch
     gap = (learner.logprobs(batch) - batch.engine_logprobs)[everything.loss_mask].abs()

@@ -46,8 +46,8 @@ class GraderActor(Actor):
 class RemoteScores:
     """A `grading.ScoreFunction` over k actors. One that dies is replaced, and what it had is scored once more.
 
-    Scores of responses that end two actors are errors (Verdict.ERROR), as of a function that raises. Called from
-    several threads: an evaluation's beside the one that samples ahead.
+    Responses whose actor ends twice while they are scored get errors (Verdict.ERROR), as of a function that raises.
+    Called from several threads: an evaluation's beside the one that samples ahead.
 
     Args:
         launcher: starts actors.
@@ -103,6 +103,8 @@ class RemoteScores:
             self._launcher.stop(actor)
 
     def _start(self, prompt: Prompt, texts: Sequence[str], token_ids: Sequence[Sequence[int]]) -> _Begun:
+        if not self._actors:
+            raise RuntimeError("the graders are closed")
         number = next(self._turn) % len(self._actors)
         actor = self._actors[number]
         return _Begun(number, actor, actor.score.remote(prompt, texts, token_ids))

@@ -143,8 +143,8 @@ class Trainer:
         elif self._directory.claim():
             new.insert(0, self._directory.path)
         path = self._directory.path
-        self._point_at_rows()
         try:
+            self._point_at_rows()
             if self._rows is not None:
                 write_rows(self._rows, path / PROMPTS_FILE)
                 self._wrote = True

@@ -18,11 +18,14 @@ UNIT = 64  # numbers: a multiple of what any vector loop takes at a time
 ALONE = 2**14  # numbers that every activation works on in one thread
 GRAIN = 2**15  # numbers for which most take one thread more
 ROOMS = ("transformers.activations", "torch.nn.modules.activation")
-NOT_ELEMENTWISE = {"Softmax", "Softmax2d", "Softmin", "LogSoftmax", "GLU", "MultiheadAttention"}
+NOT_ELEMENTWISE = {"Softmax", "Softmax2d", "Softmin", "LogSoftmax", "GLU", "PReLU", "MultiheadAttention"}
 
 
 def steady(model: nn.Module) -> None:
-    """Changes the activation modules of a model on the CPU, in place. Nothing is changed elsewhere."""
+    """Changes the activation modules of a model on the CPU, in place. Nothing is changed elsewhere.
+
+    Activations that a model calls as functions are left as they are.
+    """
     if next(model.parameters()).device.type == "cpu":
         for module in activations(model.modules()):
             if not isinstance(module.forward, Steady):

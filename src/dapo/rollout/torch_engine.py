@@ -69,8 +69,8 @@ def _prefilled(row: _Row) -> Prefilled:
 
 
 class TorchEngine:
-    """See RolloutEngine. Reproducible on a CPU with packed linear layers (see EngineWeights): the same draw gives the
-    same tokens and log-probs, bit for bit, alone and in company. On a GPU nothing is promised.
+    """See RolloutEngine. Reproducible in float32 on a CPU where all matrices are packed (see EngineWeights): the same
+    draw gives the same tokens and log-probs, bit for bit, alone and in company. Elsewhere nothing is promised.
 
     Args:
         model: a transformers causal LM of the engine's own; its weights are overwritten by
@@ -104,7 +104,8 @@ class TorchEngine:
         self._device, self._dtype = parameter.device, parameter.dtype
         steady(model)
         self._weights = EngineWeights(model)
-        self.reproducible = self._device.type == "cpu" and self._weights.packed > 0
+        plain = self._device.type == "cpu" and self._dtype == torch.float32
+        self.reproducible = plain and self._weights.all_packed
         self._prefill = Prefill(model)
         positions = -(-max_tokens // READ_BLOCK) * READ_BLOCK
         self._cache = SlotCache(model.config, self._capacity, positions, parameter.dtype, self._device)

@@ -37,6 +37,7 @@ class EngineWeights:
         self._plain: dict[str, Tensor] = dict(model.named_parameters())
         self._shapes = {name: weight.shape for name, weight in self._plain.items()}
         self._packed: dict[str, list[PackedLinear]] = {}
+        self._elsewhere = False  # matrices are multiplied by something else than linear layers
         if packs(next(iter(self._plain.values()))):
             self._pack(model)
 
@@ -44,6 +45,11 @@ class EngineWeights:
     def packed(self) -> int:
         """Linear layers that hold their weight in the blocked form."""
         return sum(map(len, self._packed.values()))
+
+    @property
+    def all_packed(self) -> bool:
+        """Whether every matrix product of the model is by packed layers: a row's result is its own then."""
+        return self.packed > 0 and not self._elsewhere
 
     @torch.no_grad()
     def load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
@@ -85,6 +91,7 @@ class EngineWeights:
                     users.setdefault(name, []).append(module)
                 else:
                     others.add(name)
+                    self._elsewhere |= own.ndim > 1 and not isinstance(module, nn.Embedding)
         try:
             expected = _some_logits(model)
             for name, linears in users.items():

@@ -91,18 +91,22 @@ class RunDirectory:
         """
         if self._named:
             return not self.path.exists()
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._make()
+        except OSError as error:
+            raise UserError(f"{self.path}: can't be made: {error.strerror}") from None
+        self._named = True
+        return True
+
+    def _make(self) -> None:
         first = self.path
         for number in itertools.count(2):
             try:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
                 self.path.mkdir()
-                break
+                return
             except FileExistsError:
                 self._place(first.with_name(f"{first.name}-{number}"))
-            except OSError as error:
-                raise UserError(f"{self.path}: can't be made: {error.strerror}") from None
-        self._named = True
-        return True
 
     def hold(self, *, new: bool) -> None:
         """Makes the folder, takes the lock, starts log.txt. Raises UserError when another process has it.
