@@ -281,9 +281,9 @@ def _text(path: Path) -> str:
 ENDS = {"killed": (signal.SIGKILL,), "Ctrl-C": (signal.SIGINT,), "Ctrl-C twice": (signal.SIGINT, signal.SIGINT)}
 
 
-@pytest.mark.parametrize(("end", "code"), [("killed", -9), ("Ctrl-C", 3), ("Ctrl-C twice", 130)])
-def test_no_process_outlives_the_driver(tmp_path: Path, end: str, code: int) -> None:
-    """However it ends; and what it had saved is gone on from."""
+@pytest.mark.parametrize(("end", "codes"), [("killed", {-9}), ("Ctrl-C", {3}), ("Ctrl-C twice", {130, 3})])
+def test_no_process_outlives_the_driver(tmp_path: Path, end: str, codes: set[int]) -> None:
+    """However it ends; and what it had saved is gone on from. A second Ctrl-C may find the run stopped by the first."""
     process = started(tmp_path)
     processes = below(process.pid)
     try:
@@ -292,7 +292,7 @@ def test_no_process_outlives_the_driver(tmp_path: Path, end: str, code: int) -> 
         for number in ENDS[end]:
             process.send_signal(number)
             time.sleep(0.05)
-        assert process.wait(timeout=100) == code, (tmp_path / "err.txt").read_text()
+        assert process.wait(timeout=100) in codes, (tmp_path / "err.txt").read_text()
         assert all_end(processes)
     finally:
         for pid in [process.pid, *processes]:
