@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 from pathlib import Path
 
@@ -29,6 +30,16 @@ def sync_directory(folder: Path) -> None:
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def fresh_folder(path: Path) -> Path:
+    """Makes a folder that is nobody else's, as NAME-2, NAME-3, ... where NAME is taken; returns it. Raises OSError."""
+    for number in itertools.count(1):
+        own = path if number == 1 else path.with_name(f"{path.name}-{number}")
+        with contextlib.suppress(FileExistsError):
+            own.mkdir()
+            break
+    return own
 
 
 def write_text(path: Path, text: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import re
@@ -18,7 +17,7 @@ from dapo.errors import UserError
 from dapo.evals.evaluation import Evaluation
 from dapo.evals.results import without_texts
 from dapo.evals.settings import differences, is_settings
-from dapo.files import write_text
+from dapo.files import fresh_folder, write_text
 from dapo.records import Row
 
 SETTINGS, FIGURES, TABLE, SAMPLES = "settings.json", "figures.json", "figures.md", "samples"
@@ -70,25 +69,14 @@ class EvaluationDirectory:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if self._fresh:
-                self._make()
+                self.path = fresh_folder(self.path)  # another evaluation may have begun in the same second
+                self._lock = FileLock(str(self.path / ".lock"))
             self.path.mkdir(exist_ok=True)
             self._lock.acquire(timeout=0)
         except Timeout:
             raise UserError(f"{self.path}: another process is evaluating into it") from None
         except OSError as error:
             raise UserError(f"{self.path}: can't be written to: {error.strerror}") from None
-
-    def _make(self) -> None:
-        """A folder that is nobody else's: another evaluation of this model may begin in the same second."""
-        first = self.path
-        for number in itertools.count(2):
-            try:
-                self.path.mkdir()
-            except FileExistsError:
-                self.path = first.with_name(f"{first.name}-{number}")
-                self._lock = FileLock(str(self.path / ".lock"))
-            else:
-                return
 
     def release(self) -> None:
         """Gives the lock back. Safe to call twice."""

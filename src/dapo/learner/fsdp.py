@@ -75,8 +75,8 @@ class FsdpLearner(SavesShards, TorchLearner):
     gives this rank's part of each weight.
 
     What an objective raises on one rank is raised as a ValueError on all. Any other exception on one rank leaves the
-    others waiting for it, until its process ends or the process group's timeout does; from a
-    forward or backward pass it is never a ValueError or an OSError, which `Leader` takes for a refusal.
+    others waiting for it, until its process ends or the process group's timeout does; from a forward or backward pass
+    it is never a ValueError or an OSError, which `Leader` takes for a refusal.
 
     Args:
         model: a transformers causal LM in float32, the same on every rank. It is sharded in place.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import logging
 import math
@@ -19,7 +18,7 @@ import zstandard
 from filelock import FileLock, Timeout
 
 from dapo.errors import SaveFailed, UserError
-from dapo.files import write_bytes, write_text
+from dapo.files import fresh_folder, write_bytes, write_text
 from dapo.records import Row, rollout_rows
 from dapo.types import Group
 
@@ -93,20 +92,11 @@ class RunDirectory:
             return not self.path.exists()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._make()
+            self._place(fresh_folder(self.path))
         except OSError as error:
             raise UserError(f"{self.path}: can't be made: {error.strerror}") from None
         self._named = True
         return True
-
-    def _make(self) -> None:
-        first = self.path
-        for number in itertools.count(2):
-            try:
-                self.path.mkdir()
-                return
-            except FileExistsError:
-                self._place(first.with_name(f"{first.name}-{number}"))
 
     def hold(self, *, new: bool) -> None:
         """Makes the folder, takes the lock, starts log.txt. Raises UserError when another process has it.
